@@ -1,0 +1,1 @@
+"""Agents: observations to tokens, tokens to actions."""

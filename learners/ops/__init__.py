@@ -1,0 +1,1 @@
+"""Pure functions the learners are composed from."""

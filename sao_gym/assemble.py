@@ -1,0 +1,365 @@
+"""From a scenario to the parts of a run: the one place that knows all of them.
+
+    scenario -> environment, agent, policy (warm-started) -> engine, evaluator
+                                  |
+                                  +-> learner, here or in a process beside this one
+
+Plug-ins come in by name through the registry. Heavy imports happen inside functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from sao_gym import registry, warmstart
+from sao_gym.demonstration import demonstrate
+from sao_gym.errors import InputError
+from sao_gym.events import Event
+from sao_gym.executors.trainers import InlineTrainer, ProcessTrainer, arrays
+from sao_gym.limits import Limits
+from sao_gym.notice import notices
+from sao_gym.policy import Policy, initialise, load_directory
+from sao_gym.protocols import (
+    Agent,
+    Evaluator,
+    Executor,
+    LateReward,
+    Learner,
+    LearnerSetup,
+    LiveConcept,
+    TextEnv,
+    Trainer,
+)
+from sao_gym.scenario import Scenario
+from sao_gym.timeline import Timeline
+from sao_gym.types import Weights
+
+Report = Callable[[str, float], None]
+"""Told what is being prepared, and how much of it is done (0 to 1)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """What a scenario declares before anything is trained."""
+
+    make_environment: Callable[[], TextEnv]
+    timeline: Timeline
+    policy: Policy
+    agent: Agent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A run that is ready to begin."""
+
+    world: World
+    learner: Learner
+    executor: Executor
+    limits: Limits
+    scenario: Scenario
+
+    def events(self) -> Iterator[tuple[float, Event]]:
+        """Run it: see `sao_gym.loop.run`."""
+        from sao_gym.loop import run
+
+        evaluation = self.scenario.evaluation
+        return run(
+            seed=self.scenario.seed,
+            timeline=self.world.timeline,
+            make_environment=self.world.make_environment,
+            agent=self.world.agent,
+            learner=self.learner,
+            executor=self.executor,
+            limits=self.limits,
+            evaluate_every=evaluation.every if evaluation else None,
+        )
+
+
+def prepare_process() -> None:
+    """Set torch up for small models on few cores, and import what learning needs."""
+    import torch
+    import transformers  # noqa: F401  (slow: done while the parent prepares the rest)
+    from transformers import AutoConfig, AutoModelForCausalLM  # noqa: F401
+
+    # two threads under contention cost up to ten times one; denormals cost as much
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
+
+
+def make_world(scenario: Scenario) -> World:
+    """Environment, timeline, policy as it begins, and agent. Raises InputError if they do not fit."""
+    environment = scenario.environment
+    make_environment = registry.bind(
+        registry.load("envs", environment.name), params=environment.params
+    )
+    timeline = Timeline(scenario.timeline)
+    env = make_environment()
+    _check_inflight(env, timeline.inflight)
+    policy = _make_policy(scenario, env, timeline)
+    agent_class = registry.load("agents", scenario.agent.name)
+    agent: Agent = registry.bind(agent_class, params=scenario.agent.params)(policy.tokenizer)
+    _check_contract(env, agent, timeline, policy)
+    return World(make_environment=make_environment, timeline=timeline, policy=policy, agent=agent)
+
+
+def _make_policy(scenario: Scenario, env: TextEnv, timeline: Timeline) -> Policy:
+    model = scenario.model
+    if model.path is not None:
+        return load_directory(Path(model.path))
+    assert model.init is not None
+    symbols = _symbols(scenario, env, timeline)
+    return initialise(model.init, symbols=symbols, seed=scenario.seed)
+
+
+def _symbols(scenario: Scenario, env: TextEnv, timeline: Timeline) -> str:
+    if scenario.model.symbols != "auto":
+        return scenario.model.symbols
+    return "".join(sorted(_charset(env, timeline)))
+
+
+def _charset(env: TextEnv, timeline: Timeline) -> set[str]:
+    """Every symbol that the policy may have to read or say."""
+    spaces: tuple[Any, ...] = (env.observation_space, env.action_space)
+    return {symbol for space in spaces for symbol in space.characters}.union(*notices(timeline))
+
+
+def tokenizer_of(scenario: Scenario) -> Any:
+    """The scenario's tokenizer, without its model."""
+    from sao_gym.tokenizer import character_tokenizer
+
+    model = scenario.model
+    if model.path is not None:
+        from transformers import AutoTokenizer
+
+        return AutoTokenizer.from_pretrained(model.path, local_files_only=True)
+    environment = scenario.environment
+    env = registry.construct(registry.load("envs", environment.name), params=environment.params)
+    return character_tokenizer(_symbols(scenario, env, Timeline(scenario.timeline)))
+
+
+def _check_inflight(env: TextEnv, inflight: str) -> None:
+    needs = {
+        "live": (LiveConcept, "set_concept(params)"),
+        "reward_late": (LateReward, "score(params)"),
+    }
+    if inflight in needs:
+        protocol, method = needs[inflight]
+        if not isinstance(env.unwrapped, protocol):
+            name = type(env.unwrapped).__name__
+            raise InputError(
+                f"timeline.inflight: {inflight} needs an environment with {method}, "
+                f"which {name} does not have; use pin or abort"
+            )
+
+
+def _check_contract(env: TextEnv, agent: Agent, timeline: Timeline, policy: Policy) -> None:
+    """Every concept can be applied and read back, and every symbol can be said."""
+    from sao_gym import boundary
+    from sao_gym.tokenizer import check_symbols
+    from sao_gym.types import Failed, Task
+
+    check_symbols(policy.tokenizer, sorted(_charset(env, timeline)))
+    for concept in timeline.concepts:
+        answer = boundary.reset(env, Task(index=0, seed=0), concept)
+        if isinstance(answer, Failed):
+            name = type(env.unwrapped).__name__
+            raise InputError(
+                f"environment {name} cannot take concept {concept.id!r}: {answer.detail}"
+            )
+        prompt = len(agent.begin(answer.observation))
+        if prompt + agent.max_new_tokens > policy.context_length:
+            raise InputError(
+                f"a prompt of {prompt} tokens and agent.params.max_new_tokens "
+                f"{agent.max_new_tokens} exceed the model's window of {policy.context_length}; "
+                "raise model.init.max_position_embeddings or ask for fewer tokens"
+            )
+
+
+def warm_start(world: World, scenario: Scenario, report: Report) -> None:
+    """Load the warm-started weights into the world's policy: from the cache, or by training."""
+    from sao_gym.policy import weights_hash
+
+    settings = scenario.warm_start
+    if settings is None:
+        return
+    demonstrations = warmstart.Demonstrations(
+        world.make_environment,
+        world.agent,
+        world.timeline.concepts[0],
+        seed=scenario.seed,
+        noise=settings.noise,
+        noise_after_error=settings.noise_after_error,
+    )
+    model = world.policy.model
+    key = warmstart.content_key(
+        weights_hash(model.state_dict()), settings.model_dump(), demonstrations
+    )
+    weights = warmstart.cached(key)
+    if weights is None:
+        imitation = registry.load("learners", "imitation")
+        learner = registry.construct(
+            imitation,
+            _setup(world, scenario),
+            params={"learning_rate": settings.learning_rate, "batch_size": settings.batch_size},
+        )
+        steps, size = settings.steps, settings.batch_size
+        for step, trained in warmstart.imitate(
+            learner, demonstrations, steps=steps, batch_size=size
+        ):
+            report("warm start", step / steps)
+            weights = trained if trained is not None else weights
+        if weights is not None:
+            warmstart.keep(key, weights)
+    if weights is not None:
+        model.load_state_dict(weights)
+
+
+def _setup(world: World, scenario: Scenario) -> LearnerSetup:
+    import copy
+
+    return LearnerSetup(
+        model=copy.deepcopy(world.policy.model),
+        seed=scenario.seed,
+        pad_id=world.policy.pad_id,
+        demonstrate=partial(demonstrate, world.make_environment(), world.agent),
+    )
+
+
+def make_learner(world: World, scenario: Scenario) -> Learner:
+    """The scenario's learner over a copy of the world's policy."""
+    plugin = registry.load("learners", scenario.learner.name)
+    learner: Learner = registry.construct(
+        plugin, _setup(world, scenario), params=scenario.learner.params
+    )
+    return learner
+
+
+def learner_beside(scenario: Scenario, weights: dict[str, Any]) -> Learner:
+    """The same learner, built from scratch in another process."""
+    import torch
+
+    world = make_world(scenario)
+    world.policy.model.load_state_dict({n: torch.from_numpy(a) for n, a in weights.items()})
+    return make_learner(world, scenario)
+
+
+@contextmanager
+def assemble(
+    scenario: Scenario, *, live: bool = False, beside: bool = False, report: Report = lambda *_: None
+) -> Iterator[Run]:
+    """Prepare a run; close what it holds at the end of the block.
+
+    Args:
+        scenario: what to run.
+        live: on the wall clock instead of in virtual time.
+        beside: compute updates in a process of their own. The log of a virtual run is the same.
+        report: told what is being prepared.
+    """
+    process = ProcessTrainer(prepare_process) if beside else None
+    executor: Executor | None = None
+    try:
+        report("loading the model", 0.0)
+        prepare_process()
+        world = make_world(scenario)
+        warm_start(world, scenario, report)
+        report("building the learner", 0.0)
+        learner = make_learner(world, scenario)
+        trainer: Trainer
+        if process is None:
+            trainer = InlineTrainer(learner)
+        else:
+            process.build(learner_beside, scenario, arrays(world.policy.model.state_dict()))
+            trainer = process
+        executor = _make_executor(world, scenario, learner, trainer, live=live)
+        yield Run(
+            world=world,
+            learner=learner,
+            executor=executor,
+            limits=_limits(scenario, world),
+            scenario=scenario,
+        )
+    finally:
+        if executor is not None:
+            executor.close()
+        elif process is not None:
+            process.close()
+
+
+def _make_executor(
+    world: World, scenario: Scenario, learner: Learner, trainer: Trainer, *, live: bool
+) -> Executor:
+    from sao_gym.engines.local import LocalEngine
+    from sao_gym.executors.live import LiveExecutor
+    from sao_gym.executors.virtual import TimeModel, VirtualExecutor
+    from sao_gym.selftest import check_agreement
+
+    model, seed = world.policy.model, scenario.seed
+    weights: Weights = {n: t.clone() for n, t in model.state_dict().items()}
+    engine = LocalEngine(model, seed=seed, kv=scenario.cluster.kv)
+    prompts = [world.agent.begin(obs) for obs in _first_observations(world, 8)]
+    check_agreement(engine, model, prompts, max_new_tokens=world.agent.max_new_tokens)
+    evaluator = _make_evaluator(world, scenario)
+    if live:
+        return LiveExecutor(
+            engine=engine,
+            trainer=trainer,
+            evaluator=evaluator,
+            workers=min(32, scenario.cluster.slots),
+            weights=weights,
+        )
+    time = scenario.time
+    return VirtualExecutor(
+        engine=engine,
+        trainer=trainer,
+        evaluator=evaluator,
+        time=TimeModel(
+            decode_seconds=time.decode_seconds,
+            environment=time.environment,
+            update=time.update,
+            publish=time.publish,
+        ),
+        seed=seed,
+        update_cost=learner.relative_cost,
+        weights=weights,
+    )
+
+
+def _make_evaluator(world: World, scenario: Scenario) -> Evaluator | None:
+    from sao_gym.engines.local import LocalEngine
+    from sao_gym.evaluation import EpisodeEvaluator
+
+    if scenario.evaluation is None:
+        return None
+    return EpisodeEvaluator(
+        make_environment=world.make_environment,
+        agent=world.agent,
+        engine=LocalEngine(world.policy.model, seed=scenario.seed, purpose="evaluate"),
+        instances=scenario.evaluation.instances,
+        seed=scenario.seed,
+        context=world.policy.context_length,
+    )
+
+
+def _first_observations(world: World, count: int) -> list[str]:
+    env = world.make_environment()
+    params = dict(world.timeline.concepts[0].params)
+    return [env.reset(seed=seed, options={"concept": params})[0] for seed in range(count)]
+
+
+def _limits(scenario: Scenario, world: World) -> Limits:
+    budget, cluster = scenario.budget, scenario.cluster
+    return Limits(
+        slots=cluster.slots,
+        max_lag=cluster.max_lag,
+        rollouts=budget.rollouts,
+        updates=budget.updates,
+        seconds=budget.seconds,
+        context=world.policy.context_length,
+        stop_above=scenario.failures.stop_above,
+        failures_after=scenario.failures.after,
+    )

@@ -1,0 +1,56 @@
+"""The error model, whole.
+
+    SaoGymError            one line: what, where, what to do; carries its exit code
+    +- InputError      2   the user's files, flags or plug-ins are wrong; nothing was written
+    +- FailuresError   3   too many rollouts failed; what was recorded is kept
+    +- StalledError    4   nothing can happen any more although work is open
+    +- RunError        5   the run itself broke (a learner step, an engine)
+
+Plug-in code raises ordinary exceptions. What an *environment* raises is caught at one boundary
+(the executor) and becomes the event `RolloutFailed`: a bad rollout is data, not a crash. Anything
+else that is not a `SaoGymError` is a bug and shows its traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class SaoGymError(Exception):
+    """Base of all errors shown to a user as one line."""
+
+    exit_code = 1
+
+
+class InputError(SaoGymError):
+    """The user's input is wrong."""
+
+    exit_code = 2
+
+
+class FailuresError(SaoGymError):
+    """The share of failed rollouts passed `failures.stop_above`."""
+
+    exit_code = 3
+
+
+class StalledError(SaoGymError):
+    """No event is pending although rollouts or trajectories are open."""
+
+    exit_code = 4
+
+
+class RunError(SaoGymError):
+    """A part of the run broke and cannot go on."""
+
+    exit_code = 5
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """A closing sentence for an unknown `word`: the nearest known one, or all of them."""
+    choices = sorted(known)
+    close = difflib.get_close_matches(word, choices, n=1)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return f"known: {', '.join(choices) or 'none'}"

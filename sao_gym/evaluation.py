@@ -1,0 +1,106 @@
+"""Side evaluation: what a policy earns on a fixed instance set of each concept.
+
+It shares nothing with the run but the weights: its own engine, environments and random keys. So
+the training trace is the same, byte for byte, with evaluation on or off. Instance i is the same
+task and samples from the same uniform numbers at every evaluation (common random numbers).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from sao_gym import boundary, rng
+from sao_gym.errors import RunError
+from sao_gym.protocols import Agent, Engine, Score, TextEnv
+from sao_gym.types import Concept, Failed, Request, Task, Weights
+
+
+@dataclass(slots=True)
+class _Episode:
+    env: TextEnv
+    context: list[int] = field(default_factory=list)
+    turn: int = 0
+    reward: float = 0.0
+    failed: bool = False
+
+
+class EpisodeEvaluator:
+    """`Evaluator` that plays whole episodes in lock-step with an engine of its own."""
+
+    def __init__(
+        self,
+        *,
+        make_environment: Callable[[], TextEnv],
+        agent: Agent,
+        engine: Engine,
+        instances: int,
+        seed: int,
+        context: int,
+    ) -> None:
+        """`engine` must draw with a purpose of its own; `context`: tokens the policy can hold."""
+        self._make_environment, self._agent, self._engine = make_environment, agent, engine
+        self._instances, self._seed, self._context = instances, seed, context
+        self._loads = 0
+
+    def evaluate(
+        self, weights: Weights | None, concepts: Sequence[Concept]
+    ) -> Sequence[Score]:
+        """Score per concept, in order. Raises RunError if every instance of a concept failed."""
+        if weights is not None:
+            self._loads += 1
+            self._engine.load(weights, self._loads)
+        episodes = [
+            [self._begin(concept, which, i) for i in range(self._instances)]
+            for which, concept in enumerate(concepts)
+        ]
+        self._play([episode for group in episodes for episode in group])
+        return [self._score(c, group) for c, group in zip(concepts, episodes, strict=True)]
+
+    def _begin(self, concept: Concept, which: int, instance: int) -> tuple[int, _Episode]:
+        episode = _Episode(self._make_environment())
+        task = Task(index=instance, seed=rng.integer(self._seed, "evaluation", instance))
+        number = which * self._instances + instance
+        self._answered(number, episode, boundary.reset(episode.env, task, concept))
+        return number, episode
+
+    def _play(self, episodes: list[tuple[int, _Episode]]) -> None:
+        by_number = dict(episodes)
+        while self._engine.active:
+            for done in self._engine.step():
+                episode = by_number[done.rollout]
+                episode.context.extend(done.action_ids)
+                action = self._agent.act(done.action_ids)
+                self._answered(done.rollout, episode, boundary.step(episode.env, action))
+        for number, episode in episodes:
+            self._engine.release(number)
+            episode.env.close()
+
+    def _answered(self, number: int, episode: _Episode, answer: boundary.Step | Failed) -> None:
+        if isinstance(answer, Failed):
+            episode.failed = True
+            return
+        episode.reward += answer.reward
+        if answer.terminated or answer.truncated:
+            return
+        agent = self._agent
+        read = agent.observe if episode.turn else agent.begin
+        episode.context.extend(read(answer.observation))
+        episode.turn += 1
+        if len(episode.context) + agent.max_new_tokens > self._context:
+            return
+        self._engine.submit(
+            Request(
+                rollout=number,
+                turn=episode.turn,
+                context_ids=episode.context,
+                max_new_tokens=agent.max_new_tokens,
+                stop_ids=agent.stop_ids,
+            )
+        )
+
+    def _score(self, concept: Concept, group: list[tuple[int, _Episode]]) -> Score:
+        rewards = [episode.reward for _, episode in group if not episode.failed]
+        if not rewards:
+            raise RunError(f"evaluation of concept {concept.id!r}: every instance failed")
+        return Score(concept.id, sum(rewards) / len(rewards), len(rewards))

@@ -1,0 +1,218 @@
+"""The verbs: everything that can happen in a run, as one closed union of past-tense records.
+
+An event says what happened and carries what a reader needs, never a callback. `to_record` gives
+the JSON object of one line of `events.jsonl`: `{"t": seconds, "event": name, ...fields}`.
+
+Fate of a rollout: after `RolloutStarted` it ends in exactly one of
+`UpdateFinished.rollouts` (trained on), `RolloutDropped` or `RolloutFailed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from sao_gym.types import Completion, Concept, Failed, Task, Trajectory, Truncated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clocks:
+    """Every clock of a run at one instant; a timeline runs on one of them."""
+
+    started: int = 0
+    """Rollouts started."""
+    completed: int = 0
+    """Rollouts finished (not failed)."""
+    consumed: int = 0
+    """Rollouts trained on."""
+    version: int = 0
+    """Published policy version."""
+    tokens: int = 0
+    """Action tokens sampled in finished turns."""
+    seconds: float = 0.0
+    """Virtual or wall seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConceptChanged:
+    """The timeline passed a change point: the start of the run, a drift window's begin or end."""
+
+    segment: int
+    """Index of the concept segment that holds (at `window_began`: that is being left)."""
+    concept: Concept
+    """The concept that holds (at `window_began`: that is being approached)."""
+    kind: Literal["start", "abrupt", "gradual", "incremental"]
+    phase: Literal["changed", "window_began", "window_ended"]
+    clocks: Clocks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutStarted:
+    rollout: int
+    task: Task
+    concept: Concept
+    version: int
+    """Published version at the start; what sampled each token stands in `TurnSampled`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentStepped:
+    """The environment answered; `turn` 0 is the answer to `reset`, turn n to the n-th action."""
+
+    rollout: int
+    turn: int
+    observation: str
+    reward: float
+    terminated: bool
+    truncated: bool
+    seconds: float
+    """How long it took."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnSampled:
+    """The policy finished an action; `completion.turn` counts from 1."""
+
+    completion: Completion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutFinished:
+    """A trajectory is complete and waits for the learner."""
+
+    trajectory: Trajectory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutDropped:
+    rollout: int
+    reason: Literal["stale", "concept_changed", "group_abandoned", "run_ended"]
+    lag: int
+    """Learner version minus the oldest version in the rollout; 0 if it holds no tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutFailed:
+    rollout: int
+    failure: Failed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateFinished:
+    """The learner consumed a batch. Nobody samples from the result before `PolicyPublished`."""
+
+    version: int
+    rollouts: tuple[int, ...]
+    lag_mean: float
+    """Token-weighted learner version minus sampling version, when the update began."""
+    lag_max: int
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyPublished:
+    """The engine samples from `version` from this event on, never before it."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluated:
+    """Side evaluation of the published policy on a fixed instance set of one concept."""
+
+    version: int
+    concept: str
+    score: float
+    """Mean reward over the instances."""
+    instances: int
+    started: int
+    """The `started` clock, for plots over rollouts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnded:
+    reason: str
+    clocks: Clocks
+
+
+Event: TypeAlias = (
+    ConceptChanged
+    | RolloutStarted
+    | EnvironmentStepped
+    | TurnSampled
+    | RolloutFinished
+    | RolloutDropped
+    | RolloutFailed
+    | UpdateFinished
+    | PolicyPublished
+    | Evaluated
+    | RunEnded
+)
+
+
+def to_record(time: float, event: Event) -> dict[str, Any]:
+    """One event as a JSON-ready object.
+
+    `RolloutFinished` does not repeat what `TurnSampled` said; it adds what the learner sees
+    besides: the observations' tokens and the turns' final rewards.
+    """
+    record: dict[str, Any] = {"t": time, "event": type(event).__name__}
+    match event:
+        case TurnSampled(completion=done):
+            record |= {
+                "rollout": done.rollout,
+                "turn": done.turn,
+                "action_ids": done.action_ids,
+                "logprobs": done.logprobs,
+                "versions": done.versions,
+                "stopped": done.stopped,
+            }
+        case RolloutFinished(trajectory=done):
+            record |= {
+                "rollout": done.rollout,
+                "task": done.task.index,
+                "concept_start": done.concept_start.id,
+                "concept_scored": done.concept_scored.id,
+                "reward": done.reward,
+                "outcome": type(done.outcome).__name__.lower(),
+                "limit": done.outcome.limit if isinstance(done.outcome, Truncated) else None,
+                "turns": len(done.turns),
+                "observation_ids": [turn.observation_ids for turn in done.turns],
+                "rewards": [turn.reward for turn in done.turns],
+                "action_tokens": done.action_tokens,
+                "oldest_version": done.oldest_version,
+                "newest_version": done.newest_version,
+                "started_at": done.timing.started,
+            }
+        case RolloutStarted(task=task, concept=concept):
+            record |= {
+                "rollout": event.rollout,
+                "task": task.index,
+                "task_seed": task.seed,
+                "concept": concept.id,
+                "params": dict(concept.params),
+                "version": event.version,
+            }
+        case RolloutFailed(failure=failure):
+            record |= {"rollout": event.rollout, "kind": failure.kind, "detail": failure.detail}
+        case ConceptChanged(concept=concept, clocks=clocks):
+            record |= {
+                "segment": event.segment,
+                "concept": concept.id,
+                "params": dict(concept.params),
+                "kind": event.kind,
+                "phase": event.phase,
+                "clocks": _fields(clocks),
+            }
+        case UpdateFinished():
+            record |= _fields(event) | {"metrics": dict(event.metrics)}
+        case RunEnded(clocks=clocks):
+            record |= {"reason": event.reason, "clocks": _fields(clocks)}
+        case _:
+            record |= _fields(event)
+    return record
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in value.__slots__}

@@ -1,0 +1,158 @@
+"""`events.jsonl`: one header line, then one line an event. Encoding and reading, in one place.
+
+The file is a pure function of scenario and seed: no wall-clock time, path or host stands in it.
+Numbers that JSON cannot hold (NaN, infinities) are written as `null`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from sao_gym.errors import InputError
+from sao_gym.events import Event, to_record
+
+FORMAT = "sao-gym/events"
+VERSION = 1
+EVENTS = "events.jsonl"
+
+Record: TypeAlias = Mapping[str, Any]
+"""One event as read from the log: `{"t": seconds, "event": name, ...fields}`."""
+
+
+class TornLogWarning(UserWarning):
+    """The last line of a log is incomplete: the run was killed while it wrote."""
+
+
+def encode_header(*, scenario_sha256: str, seed: int, learner: str) -> bytes:
+    """The first line of `events.jsonl`."""
+    header = {
+        "format": FORMAT,
+        "version": VERSION,
+        "scenario_sha256": scenario_sha256,
+        "seed": seed,
+        "learner": learner,
+    }
+    return encode_json(header)
+
+
+def encode(time: float, event: Event) -> bytes:
+    """One event as a line, newline included."""
+    return encode_json(to_record(time, event))
+
+
+def encode_json(value: Any) -> bytes:
+    """Compact JSON in the order given, as one line of ASCII."""
+    try:
+        text = _ENCODER.encode(value)
+    except ValueError:  # NaN or infinity somewhere: rare, so only then is the record walked
+        text = _ENCODER.encode(_finite(value))
+    return text.encode("ascii") + b"\n"
+
+
+def _number(value: Any) -> Any:
+    """What `json` does not know: numpy and torch scalars."""
+    item = getattr(value, "item", None)
+    if item is None:
+        raise TypeError(f"an event holds a {type(value).__name__}, which JSON cannot hold")
+    return item()
+
+
+_ENCODER = json.JSONEncoder(
+    separators=(",", ":"), allow_nan=False, check_circular=False, default=_number
+)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return [_finite(item) for item in value]
+    if hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+class EventLog:
+    """The events of one `events.jsonl`, read again at every iteration.
+
+    Args:
+        path: The file, or the run directory that holds it.
+
+    Raises:
+        InputError: At once if the file is missing, is no event log or has another format
+            version; while iterating if a line other than the last is damaged.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        path = Path(path)
+        self.path = path / EVENTS if path.is_dir() else path
+        self.torn: str | None = None
+        """After an iteration: what is missing at the end, in words; None if nothing is."""
+        self.header: Record = _read_header(self.path)
+
+    def __iter__(self) -> Iterator[Record]:
+        self.torn = None
+        with self.path.open("rb") as file:
+            next(file)
+            number = 1
+            for line in file:
+                number += 1
+                try:
+                    record = json.loads(line)
+                except ValueError:
+                    if line.endswith(b"\n"):
+                        raise InputError(
+                            f"{self.path}, line {number}: not JSON; the log is damaged, "
+                            "run the scenario again"
+                        ) from None
+                    self.torn = (
+                        f"{self.path}: line {number}, the last, is incomplete and was left out; "
+                        "the run was stopped while it wrote"
+                    )
+                    return
+                yield record
+
+
+def read_events(path: Path | str) -> Iterator[dict[str, Any]]:
+    """The events of a log, without its header. A torn last line is left out with a
+    `TornLogWarning`.
+
+    Raises:
+        InputError: As `EventLog`.
+    """
+    log = EventLog(path)
+    for record in log:
+        yield dict(record)
+    if log.torn is not None:
+        warnings.warn(log.torn, TornLogWarning, stacklevel=2)
+
+
+def _read_header(path: Path) -> Record:
+    try:
+        with path.open("rb") as file:
+            line = file.readline()
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot be read ({error.strerror}); give the directory of a run"
+        ) from None
+    try:
+        header = json.loads(line)
+        known = isinstance(header, dict) and header.get("format") == FORMAT
+    except ValueError:
+        known = False
+    if not known:
+        raise InputError(f"{path}: not an event log of sao-gym (its first line is no header)")
+    if header.get("version") != VERSION:
+        raise InputError(
+            f"{path}: event format version {header.get('version')!r}, but this sao-gym reads "
+            f"version {VERSION}; use the release that wrote it"
+        )
+    assert isinstance(header, dict)
+    return header

@@ -1,0 +1,407 @@
+"""The event loop. Read this file first.
+
+    timeline ---> ConceptChanged
+                       |  which world new rollouts are drawn from
+                       v
+    admission -> RolloutStarted -> EnvironmentStepped -> TurnSampled --+
+        ^                            ^       |            (engine)     |
+        |                            +-------|-- next turn ------------+
+        |                                    v  terminated or truncated
+        |   RolloutFailed                RolloutFinished
+        |   (machinery broke)                |
+        |                                    v
+        |   RolloutDropped <- too stale - [ waiting ]
+        |                                    |  learner idle and `select` finds a batch
+        |                                    v
+        +---- PolicyPublished <------- UpdateFinished
+              the engine loads the weights when this is handled, never earlier
+
+`run` owns all mutable state and is the only place that reacts to events. For each event: apply
+it; then drop what is too stale, train if the learner is idle and a batch is ready, admit while
+slots are free; then yield it, with its effects in place. Recorders, metrics and progress bars are
+plain `for` loops over the result. What time is (simulated or real) and where work happens is the
+executor's business; the loop is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from sao_gym import boundary
+from sao_gym.admission import free_slots
+from sao_gym.drift import Drift
+from sao_gym.errors import FailuresError, StalledError
+from sao_gym.events import (
+    Clocks,
+    ConceptChanged,
+    EnvironmentStepped,
+    Evaluated,
+    Event,
+    PolicyPublished,
+    RolloutDropped,
+    RolloutFailed,
+    RolloutFinished,
+    RolloutStarted,
+    RunEnded,
+    TurnSampled,
+    UpdateFinished,
+)
+from sao_gym.failures import FailureCount
+from sao_gym.limits import Limits
+from sao_gym.protocols import Agent, Executor, Learner, TextEnv
+from sao_gym.rollout import OpenRollout
+from sao_gym.stream import TaskStream
+from sao_gym.timeline import Timeline
+from sao_gym.types import Concept, Failed, Task, Terminated, Trajectory, Truncated
+
+
+def run(
+    *,
+    seed: int,
+    timeline: Timeline,
+    make_environment: Callable[[], TextEnv],
+    agent: Agent,
+    learner: Learner,
+    executor: Executor,
+    limits: Limits,
+    evaluate_every: int | None = None,
+) -> Iterator[tuple[float, Event]]:
+    """Yield (seconds, event) until a budget is reached, the last of them `RunEnded`.
+
+    Only `group_size`, `batch_size` and `select` of the learner are used here; its updates are the
+    executor's work. Raises FailuresError above `limits.stop_above` (after `RunEnded`) and
+    StalledError if work is open but nothing can happen any more.
+    """
+    loop = _Loop(
+        drift=Drift(timeline, seed=seed),
+        make_environment=make_environment,
+        agent=agent,
+        learner=learner,
+        executor=executor,
+        limits=limits,
+        evaluate_every=evaluate_every,
+        stream=TaskStream(seed=seed, group_size=learner.group_size),
+        failures=FailureCount(stop_above=limits.stop_above, after=limits.failures_after),
+    )
+    loop.follow_drift()
+    while (event := executor.next()) is not None:
+        loop.apply(event)
+        reason = loop.decide()
+        yield executor.now, event
+        if reason is not None:
+            for last in loop.end(reason):
+                yield executor.now, last
+            if reason == "failures":
+                raise FailuresError(loop.failures.line(loop.completed))
+            return
+    if not executor.interrupted:
+        raise StalledError(loop.stall_line())
+    for last in loop.end("interrupted"):
+        yield executor.now, last
+
+
+@dataclass(slots=True, kw_only=True)
+class _Loop:
+    """All mutable state of a run, and one method for each kind of event that changes it."""
+
+    drift: Drift
+    make_environment: Callable[[], TextEnv]
+    agent: Agent
+    learner: Learner
+    executor: Executor
+    limits: Limits
+    evaluate_every: int | None
+    stream: TaskStream
+    failures: FailureCount
+
+    started: int = 0
+    completed: int = 0
+    consumed: int = 0
+    tokens: int = 0
+    version: int = 0
+    """Published."""
+    trained: int = 0
+    """Updates finished: the learner's own version, `version` plus what is being published."""
+    admitted: int = 0
+    open: dict[int, OpenRollout] = field(default_factory=dict)
+    waiting: list[Trajectory] = field(default_factory=list)
+    training: tuple[Trajectory, ...] = ()
+    fresh: bool = False
+    """Whether `waiting` changed since `select` last looked."""
+    evaluated: int = -1
+    """The last version sent to evaluation."""
+    evaluations: int = 0
+    """`Evaluated` events still to come."""
+
+    # -- the world ---------------------------------------------------------------------------
+
+    def follow_drift(self) -> None:
+        """Announce the change points that the clocks have reached."""
+        for change in self.drift.due(self.clocks()):
+            self.executor.emit(change)
+
+    def clocks(self) -> Clocks:
+        return Clocks(
+            started=self.started,
+            completed=self.completed,
+            consumed=self.consumed,
+            version=self.version,
+            tokens=self.tokens,
+            seconds=self.executor.now,
+        )
+
+    def _concept_now(self, task: Task) -> Concept:
+        return self.drift.concept(self.clocks(), task)
+
+    # -- events ------------------------------------------------------------------------------
+
+    def apply(self, event: Event) -> None:
+        match event:
+            case EnvironmentStepped():
+                self._environment_stepped(event)
+            case TurnSampled():
+                self._turn_sampled(event)
+            case RolloutStarted():
+                rollout = self.open[event.rollout]
+                self.executor.reset(event.rollout, rollout.env, event.task, event.concept)
+            case RolloutFinished(trajectory=trajectory):
+                self.completed += 1
+                self.waiting.append(trajectory)
+                self.fresh = True
+            case RolloutDropped():
+                pass
+            case RolloutFailed():
+                self._failed(event)
+            case UpdateFinished():
+                self._updated(event)
+            case PolicyPublished(version=version):
+                self.executor.load(version)
+                self.version = version
+                if self.evaluate_every and version % self.evaluate_every == 0:
+                    self._evaluate()
+            case ConceptChanged():
+                self._concept_changed(event)
+            case Evaluated():
+                self.evaluations -= 1
+            case RunEnded():
+                raise AssertionError("the loop alone ends a run")
+            case _:
+                assert_never(event)
+        self.follow_drift()
+
+    def _environment_stepped(self, event: EnvironmentStepped) -> None:
+        rollout = self.open[event.rollout]
+        if event.turn > 0:
+            rollout.turns.append(rollout.turn(event.reward))
+        if event.terminated or event.truncated:
+            limit = Terminated() if event.terminated else Truncated("environment")
+            self._finish(event.rollout, rollout, limit)
+            return
+        prompt = event.turn == 0
+        if prompt:
+            ids = self.agent.begin(rollout.notice + event.observation)
+        else:
+            ids = self.agent.observe(event.observation)
+        rollout.observe(ids)
+        if len(rollout.context) + self.agent.max_new_tokens > self.limits.context:
+            if prompt:
+                detail = f"a prompt of {len(ids)} tokens leaves no room for an action"
+                self._emit_failed(event.rollout, Failed("contract", detail))
+            else:
+                self._finish(event.rollout, rollout, Truncated("context"))
+            return
+        self.executor.sample(rollout.request(event.rollout, event.turn + 1, self.agent))
+
+    def _turn_sampled(self, event: TurnSampled) -> None:
+        done = event.completion
+        rollout = self.open[done.rollout]
+        rollout.sampled(done)
+        self.tokens += len(done.action_ids)
+        moved = None
+        if self.drift.inflight == "live":
+            concept = self._concept_now(rollout.task)
+            if concept != rollout.concept_scored:
+                moved = rollout.concept_scored = concept
+        action = self.agent.act(done.action_ids)
+        self.executor.step(done.rollout, done.turn, rollout.env, action, moved)
+
+    def _finish(self, number: int, rollout: OpenRollout, outcome: Terminated | Truncated) -> None:
+        if self.drift.inflight == "reward_late":
+            concept = self._concept_now(rollout.task)
+            if concept != rollout.concept_start:
+                reward = boundary.score(rollout.env, concept)
+                if isinstance(reward, Failed):
+                    self._emit_failed(number, reward)
+                    return
+                rollout.rescore(concept, reward)
+        trajectory = rollout.trajectory(number, outcome, self.executor.now)
+        self._close(number)
+        self.executor.emit(RolloutFinished(trajectory=trajectory))
+
+    def _emit_failed(self, number: int, failure: Failed) -> None:
+        self.executor.emit(RolloutFailed(rollout=number, failure=failure))
+
+    def _failed(self, event: RolloutFailed) -> None:
+        rollout = self._close(event.rollout)
+        self.admitted -= 1
+        self.failures.add(event.failure)
+        self._lose(rollout.task, rollout.concept_start)
+
+    def _updated(self, event: UpdateFinished) -> None:
+        self.trained = event.version
+        self.consumed += len(event.rollouts)
+        self.training = ()
+        self.fresh = True
+        self.executor.publish(event.version)
+
+    def _concept_changed(self, event: ConceptChanged) -> None:
+        if self.evaluate_every:
+            self._evaluate()
+        if self.drift.inflight == "abort" and event.phase != "window_began":
+            for number, rollout in list(self.open.items()):
+                if rollout.concept_start.id != event.concept.id:
+                    self._close(number)
+                    self._drop(number, "concept_changed", self._lag(rollout.oldest_version))
+                    self._lose(rollout.task, event.concept)
+
+    # -- decisions ---------------------------------------------------------------------------
+
+    def decide(self) -> str | None:
+        """Drop, train, admit; return why the run is over, or None."""
+        reason = self._budget_reached()
+        if reason is None:
+            self._drop_stale()
+            self._train()
+            self._admit()
+            reason = self._budget_reached()
+        if reason is None or reason == "failures":
+            return reason
+        if self.evaluate_every and self.evaluated != self.version:
+            self._evaluate()
+        return None if self.evaluations else reason
+
+    def _budget_reached(self) -> str | None:
+        limits = self.limits
+        if self.failures.exceeded(self.completed):
+            return "failures"
+        if limits.updates is not None and self.version >= limits.updates:
+            return "updates"
+        if limits.seconds is not None and self.executor.now >= limits.seconds:
+            return "seconds"
+        if limits.rollouts is not None and self.started >= limits.rollouts:
+            busy = self.open or self.training or self.fresh or self.version != self.trained
+            return None if busy else "rollouts"
+        return None
+
+    def _drop_stale(self) -> None:
+        """Drop waiting trajectories that the learner may no longer use."""
+        if not self.fresh:
+            return
+        lags = [(t, self._lag(t.oldest_version)) for t in self.waiting]
+        stale = [(t, lag) for t, lag in lags if lag > self.limits.max_lag]
+        self.waiting = [t for t, lag in lags if lag <= self.limits.max_lag]
+        for trajectory, lag in stale:
+            self._drop(trajectory.rollout, "stale", lag)
+            self._lose(trajectory.task, trajectory.concept_start)
+
+    def _train(self) -> None:
+        """Start an update if the learner is idle and finds a batch."""
+        if self.training or not self.fresh:
+            return
+        self.fresh = False
+        chosen = self.learner.select(self.waiting)
+        if not chosen:
+            return
+        by_rollout = {trajectory.rollout: trajectory for trajectory in self.waiting}
+        batch = tuple(by_rollout.pop(number) for number in chosen)
+        self.waiting = list(by_rollout.values())
+        self.training = batch
+        total = sum(trajectory.action_tokens for trajectory in batch)
+        lags = [t.mean_lag(self.trained) * t.action_tokens for t in batch]
+        oldest = max(self._lag(trajectory.oldest_version) for trajectory in batch)
+        self.executor.train(self.trained + 1, batch, sum(lags) / total, oldest)
+
+    def _admit(self) -> None:
+        """Start rollouts while slots are free and what they make can still be used."""
+        room = free_slots(
+            running=len(self.open),
+            slots=self.limits.slots,
+            admitted=self.admitted,
+            version=self.version,
+            batch_size=self.learner.batch_size,
+            max_lag=self.limits.max_lag,
+        )
+        if self.limits.rollouts is not None:
+            room = min(room, self.limits.rollouts - self.started)
+        for _ in range(room):
+            task, concept = self.stream.next(self._concept_now)
+            number = self.started
+            self.open[number] = OpenRollout(
+                task=task,
+                concept_start=concept,
+                concept_scored=concept,
+                env=self.make_environment(),
+                started=self.executor.now,
+                notice=self.drift.notice(self.clocks(), concept),
+            )
+            self.started += 1
+            self.admitted += 1
+            self.executor.emit(
+                RolloutStarted(rollout=number, task=task, concept=concept, version=self.version)
+            )
+            self.follow_drift()
+
+    def _lose(self, task: Task, concept: Concept) -> None:
+        if self.stream.lose(task, concept):
+            return
+        rest = [t for t in self.waiting if t.task.index == task.index]
+        self.waiting = [t for t in self.waiting if t.task.index != task.index]
+        for trajectory in rest:
+            lag = self._lag(trajectory.oldest_version)
+            self._drop(trajectory.rollout, "group_abandoned", lag)
+
+    def _evaluate(self) -> None:
+        concepts = self.drift.evaluated(self.clocks())
+        self.evaluated = self.version
+        self.evaluations += len(concepts)
+        self.executor.evaluate(self.version, concepts, self.started)
+
+    def _lag(self, oldest: int | None) -> int:
+        return 0 if oldest is None else self.trained - oldest
+
+    def _close(self, number: int) -> OpenRollout:
+        rollout = self.open.pop(number)
+        self.executor.release(number)
+        rollout.env.close()
+        return rollout
+
+    def _drop(self, number: int, reason: str, lag: int) -> None:
+        self.admitted -= 1
+        self.executor.emit(RolloutDropped(rollout=number, reason=reason, lag=lag))  # type: ignore[arg-type]
+
+    # -- the end -----------------------------------------------------------------------------
+
+    def end(self, reason: str) -> Iterator[Event]:
+        """Close everything; every rollout without a fate is dropped visibly."""
+        lost: list[tuple[int, int | None]] = []
+        for number in list(self.open):
+            lost.append((number, self._close(number).oldest_version))
+        lost += [(t.rollout, t.oldest_version) for t in (*self.training, *self.waiting)]
+        for number, oldest in sorted(lost):
+            yield RolloutDropped(rollout=number, reason="run_ended", lag=self._lag(oldest))
+        yield RunEnded(reason=reason, clocks=self.clocks())
+
+    def stall_line(self) -> str:
+        return (
+            f"nothing can happen any more at {self.executor.now:.3f} s: open rollouts "
+            f"{_some(sorted(self.open))}, waiting {_some([t.rollout for t in self.waiting])}, "
+            f"version {self.version}; the learner needs {self.learner.batch_size} a batch, "
+            f"cluster.slots is {self.limits.slots}, max_lag {self.limits.max_lag}"
+        )
+
+
+def _some(numbers: Sequence[int]) -> str:
+    shown = ", ".join(map(str, numbers[:8]))
+    return f"{len(numbers)} ({shown}{', ...' if len(numbers) > 8 else ''})" if numbers else "none"

@@ -1,0 +1,238 @@
+"""The seams. A plug-in is a plain class that fits one of these; nothing is inherited.
+
+An **environment** is a `gymnasium.Env` with `Text` spaces. The concept's parameters arrive through
+`reset(seed=, options={"concept": {...}})` and are read back from `info["concept"]`. What it may
+offer besides stands in `ReferenceSolver`, `LiveConcept` and `LateReward`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import gymnasium as gym
+
+from sao_gym.events import Event
+from sao_gym.types import (
+    Completion,
+    Concept,
+    Request,
+    Task,
+    Trajectory,
+    Update,
+    Weights,
+)
+
+TextEnv: TypeAlias = "gym.Env[str, str]"
+
+
+@runtime_checkable
+class ReferenceSolver(Protocol):
+    """An environment that knows its own solution: for warm starts, the oracle and gold checks."""
+
+    def reference_action(self) -> str:
+        """The right next action in the present state; following it to the end scores 1."""
+        ...
+
+    def valid_actions(self) -> Sequence[str]:
+        """Well-formed actions in the present state, right and wrong (never empty)."""
+        ...
+
+
+@runtime_checkable
+class LiveConcept(Protocol):
+    """An environment whose concept can change inside an episode (`inflight: live`)."""
+
+    def set_concept(self, params: Mapping[str, Any]) -> None: ...
+
+
+@runtime_checkable
+class LateReward(Protocol):
+    """An environment that can score a finished episode under other parameters
+    (`inflight: reward_late`)."""
+
+    def score(self, params: Mapping[str, Any]) -> float:
+        """The episode's total reward, had it been judged under `params`."""
+        ...
+
+
+class Agent(Protocol):
+    """Turns observations into tokens and sampled tokens into an action. Pure; holds no weights."""
+
+    max_new_tokens: int
+    stop_ids: frozenset[int]
+
+    def begin(self, observation: str) -> tuple[int, ...]:
+        """Tokens of the prompt that opens an episode."""
+        ...
+
+    def observe(self, observation: str) -> tuple[int, ...]:
+        """Tokens to append after an action. History is never tokenised again."""
+        ...
+
+    def act(self, action_ids: Sequence[int]) -> str:
+        """The environment action that the sampled tokens spell."""
+        ...
+
+    def spell(self, action: str) -> tuple[int, ...]:
+        """Tokens of an action, the stop token included: the inverse of `act`, for demonstrations."""
+        ...
+
+
+class Engine(Protocol):
+    """Samples tokens: token ids in; token ids, log-probs and versions out."""
+
+    @property
+    def active(self) -> int:
+        """Requests being decoded."""
+        ...
+
+    def submit(self, request: Request) -> None: ...
+
+    def step(self) -> Sequence[Completion]:
+        """One decode tick: every active sequence advances by one token."""
+        ...
+
+    def load(self, weights: Weights | None, version: int) -> None:
+        """Swap the weights between two ticks; tokens sampled from now on carry `version`.
+
+        None: the version's weights equal the present ones, nothing is swapped or rebuilt.
+        """
+        ...
+
+    def release(self, rollout: int) -> None:
+        """Forget a rollout: cancel its request if one is active, free its KV cache."""
+        ...
+
+
+class Learner(Protocol):
+    """Turns trajectories into new weights; owns no clock and starts no work."""
+
+    group_size: int
+    """Rollouts per task."""
+    batch_size: int
+    """Rollouts per update."""
+    relative_cost: float
+    """Cost of an update in policy forward-backward passes; scales `time.update`."""
+
+    def select(self, waiting: Sequence[Trajectory]) -> Sequence[int]:
+        """Rollout ids to train on now, oldest first, or nothing. A pure function of `waiting`."""
+        ...
+
+    def update(self, batch: Sequence[Trajectory]) -> Update: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnerSetup:
+    """What a learner is built from: `Learner(setup, config)`."""
+
+    model: Any
+    """The warm-started policy, a `transformers` causal LM. The learner owns it from now on."""
+    seed: int
+    pad_id: int
+    demonstrate: Callable[[Concept, Task], Trajectory]
+    """The reference solution of a task under a concept (for the oracle)."""
+
+
+class Trainer(Protocol):
+    """Runs a learner's updates, one at a time, here or in another process."""
+
+    def start(self, batch: Sequence[Trajectory]) -> None: ...
+
+    def finish(self) -> Update:
+        """The result of the update that was started; waits for it."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Mean reward of a policy over the instances of one concept."""
+
+    concept: str
+    score: float
+    instances: int
+
+
+class Evaluator(Protocol):
+    """Scores a policy on fixed instances, in isolation from the run."""
+
+    def evaluate(
+        self, weights: Weights | None, concepts: Sequence[Concept]
+    ) -> Sequence[Score]: ...
+
+
+class Executor(Protocol):
+    """Where work happens and what time it is. The loop asks for work and is told events.
+
+    Virtual: a discrete-event simulation. Live: the wall clock, threads, real machines.
+    """
+
+    @property
+    def now(self) -> float: ...
+
+    def emit(self, event: Event) -> None:
+        """Hand the loop its own event, at the present instant, in its turn."""
+        ...
+
+    def reset(self, rollout: int, env: TextEnv, task: Task, concept: Concept) -> None:
+        """Leads to `EnvironmentStepped(turn=0)` or `RolloutFailed`."""
+        ...
+
+    def step(
+        self, rollout: int, turn: int, env: TextEnv, action: str, concept: Concept | None = None
+    ) -> None:
+        """Leads to `EnvironmentStepped(turn)` or `RolloutFailed`.
+
+        With a `concept` the environment is moved to it first (`LiveConcept`).
+        """
+        ...
+
+    def sample(self, request: Request) -> None:
+        """Leads to `TurnSampled`."""
+        ...
+
+    def release(self, rollout: int) -> None:
+        """The rollout is over: nothing more is to be said of it."""
+        ...
+
+    def train(
+        self, version: int, batch: Sequence[Trajectory], lag_mean: float, lag_max: int
+    ) -> None:
+        """Leads to `UpdateFinished(version)`."""
+        ...
+
+    def publish(self, version: int) -> None:
+        """Send what update `version` made to the engine. Leads to `PolicyPublished(version)`."""
+        ...
+
+    def load(self, version: int) -> None:
+        """`PolicyPublished(version)` is being handled: the engine takes the weights now."""
+        ...
+
+    def evaluate(self, version: int, concepts: Sequence[Concept], started: int) -> None:
+        """Evaluate the published policy on the side. Leads to one `Evaluated` per concept."""
+        ...
+
+    def next(self) -> Event | None:
+        """Wait for what happens next; None if nothing ever will, or after `interrupt`."""
+        ...
+
+    def weights(self) -> Weights:
+        """Of the published policy."""
+        ...
+
+    @property
+    def interrupted(self) -> bool: ...
+
+    def interrupt(self) -> None:
+        """Make `next` return None soon. Safe to call from a signal handler."""
+        ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,238 @@
+"""The run directory: what is written while a run goes on.
+
+    scenario.yaml     the resolved scenario
+    events.jsonl      every event, the truth: everything else can be computed from it
+    timeline.jsonl    the change points, with all clocks
+
+What is derived when a run is over (tables, summary, TensorBoard files) is made by
+`sao_gym.outputs.finish_run`, the report by `sao_gym.report.write_report`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time as clock
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+import yaml
+
+from sao_gym.errors import InputError
+from sao_gym.events import ConceptChanged, Event, UpdateFinished, to_record
+from sao_gym.log import EVENTS, EventLog, encode, encode_header, encode_json
+
+SCENARIO = "scenario.yaml"
+TIMELINE = "timeline.jsonl"
+
+FLUSH_SECONDS = 1.0
+"""A killed run loses no more than this, nor more than what followed its last update."""
+
+
+class Recorder:
+    """Writes events as they come: `for time, event in run(...): recorder.write(time, event)`.
+
+    Made by `open_run` (a new directory) or `resume_run` (one to be continued).
+    """
+
+    def __init__(
+        self, directory: Path, events: BinaryIO, timeline: BinaryIO, *, written: int = 0
+    ) -> None:
+        self.directory = directory
+        self.written = written
+        """Events in the log."""
+        self._events = events
+        self._timeline = timeline
+        self._params: Mapping[str, Any] | None = None
+        self._flushed = clock.monotonic()
+
+    def write(self, time: float, event: Event) -> None:
+        """Append one event (about 5 us); `time` is in seconds of the run's clock."""
+        self._events.write(encode(time, event))
+        self.written += 1
+        if isinstance(event, ConceptChanged):
+            self._write_change(to_record(time, event))
+        now = clock.monotonic()
+        if isinstance(event, UpdateFinished) or now - self._flushed > FLUSH_SECONDS:
+            self._events.flush()
+            self._flushed = now
+
+    def sync(self) -> None:
+        """Put all that was written safely on the disk; a checkpoint calls this first."""
+        for file in (self._events, self._timeline):
+            file.flush()
+            os.fsync(file.fileno())
+
+    def close(self) -> None:
+        """Write what is buffered and close the files. Closing twice is harmless."""
+        self._events.close()
+        self._timeline.close()
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _write_change(self, record: Mapping[str, Any]) -> None:
+        line = {
+            "segment": record["segment"],
+            "concept": record["concept"],
+            "params": record["params"],
+            "kind": record["kind"],
+            "phase": record["phase"],
+            "magnitude": magnitude(self._params, record["params"]),
+            "clocks": record["clocks"],
+        }
+        self._timeline.write(encode_json(line))
+        self._timeline.flush()
+        if record["phase"] != "window_began":  # until its end the old concept is what is left
+            self._params = record["params"]
+
+
+def magnitude(old: Mapping[str, Any] | None, new: Mapping[str, Any]) -> int:
+    """How many parameters differ; lists and mappings count by position. 0 at the start."""
+    return 0 if old is None else _differences(old, new)
+
+
+def _differences(old: Any, new: Any) -> int:
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        names = [*old, *(name for name in new if name not in old)]
+        missing = object()
+        return sum(_differences(old.get(name, missing), new.get(name, missing)) for name in names)
+    if _is_list(old) and _is_list(new) and len(old) == len(new):
+        return sum(map(_differences, old, new))
+    return int(old != new)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
+def open_run(directory: Path | str, scenario: Mapping[str, Any]) -> Recorder:
+    """Begin a new run directory.
+
+    Args:
+        directory: Where; made with its parents if missing.
+        scenario: The resolved scenario as plain data, `seed` and `learner.name` included.
+
+    Raises:
+        InputError: The directory already holds a run. Nothing is ever written over.
+    """
+    directory = Path(directory)
+    for name in (EVENTS, SCENARIO, TIMELINE):
+        if (directory / name).exists():
+            raise InputError(
+                f"{directory} already holds a run ({name}): choose another directory with --out, "
+                "continue the run with --resume, or delete it"
+            )
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        text = _as_yaml(scenario)
+        with (directory / SCENARIO).open("xb") as file:
+            file.write(text)
+        events = (directory / EVENTS).open("xb", buffering=1 << 16)
+        timeline = (directory / TIMELINE).open("xb")
+    except OSError as error:
+        raise InputError(
+            f"{directory}: cannot write a run there ({error.strerror}); choose another --out"
+        ) from None
+    header = encode_header(
+        scenario_sha256=hashlib.sha256(text).hexdigest(),
+        seed=scenario["seed"],
+        learner=scenario["learner"]["name"],
+    )
+    events.write(header)
+    events.flush()
+    return Recorder(directory, events, timeline)
+
+
+def resume_run(directory: Path | str, *, events: int) -> Recorder:
+    """Continue a recorded run after its first `events` events; later ones are cut off.
+
+    The lines that are kept are not touched, so the log of a resumed run is byte for byte that of
+    an uninterrupted one.
+
+    Raises:
+        InputError: The log is missing, damaged or shorter than that.
+    """
+    directory = Path(directory)
+    log = EventLog(directory)
+    changes = []
+    kept = 0
+    with log.path.open("rb") as file:
+        size = len(file.readline())
+        while kept < events and (line := file.readline()).endswith(b"\n"):
+            size += len(line)
+            kept += 1
+            if b'"event":"ConceptChanged"' in line:
+                changes.append(json.loads(line))
+    if kept < events:
+        raise InputError(
+            f"{log.path}: holds {kept} events but the checkpoint was taken after {events}; "
+            "resume from an older checkpoint"
+        )
+    os.truncate(log.path, size)
+    recorder = Recorder(
+        directory,
+        log.path.open("ab", buffering=1 << 16),
+        (directory / TIMELINE).open("wb"),
+        written=kept,
+    )
+    for change in changes:
+        recorder._write_change(change)
+    return recorder
+
+
+def read_scenario(directory: Path | str) -> dict[str, Any]:
+    """The resolved scenario of a run directory.
+
+    Raises:
+        InputError: There is none.
+    """
+    path = Path(directory) / SCENARIO
+    try:
+        scenario = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError):
+        raise InputError(f"{path}: cannot be read; give the directory of a run") from None
+    if not isinstance(scenario, dict):
+        raise InputError(f"{path}: not a scenario; give the directory of a run")
+    return scenario
+
+
+def read_timeline(directory: Path | str) -> list[dict[str, Any]]:
+    """The change points of a run directory, in order."""
+    path = Path(directory) / TIMELINE
+    if not path.exists():
+        raise InputError(f"{path}: missing; give the directory of a run")
+    return [json.loads(line) for line in path.read_bytes().splitlines()]
+
+
+def world_hash(scenario: Mapping[str, Any], timeline: Sequence[Mapping[str, Any]]) -> str:
+    """SHA-256 of the world a run saw: seed, environment, declared timeline, changes passed.
+
+    Clocks other than the declared positions are left out: they differ between arms that saw
+    the same world, and this hash is equal exactly for those.
+    """
+    seen = [{name: value for name, value in line.items() if name != "clocks"} for line in timeline]
+    world = {name: scenario.get(name) for name in ("seed", "environment", "timeline")}
+    return hashlib.sha256(encode_json({**world, "seen": seen})).hexdigest()
+
+
+def file_hash(path: Path) -> str:
+    """SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _as_yaml(scenario: Mapping[str, Any]) -> bytes:
+    plain = json.loads(encode_json(scenario))  # tuples and numpy scalars become plain data
+    return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=100).encode()

@@ -1,0 +1,1 @@
+"""Figures, tables and the self-contained HTML report of a finished run."""

@@ -1,0 +1,93 @@
+"""A rollout in progress: its environment and the tokens so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from sao_gym.protocols import Agent, TextEnv
+from sao_gym.types import (
+    Completion,
+    Concept,
+    Request,
+    Task,
+    Terminated,
+    Timing,
+    Trajectory,
+    Truncated,
+    Turn,
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class OpenRollout:
+    """What the loop knows of a rollout between its start and its end."""
+
+    task: Task
+    concept_start: Concept
+    concept_scored: Concept
+    env: TextEnv
+    started: float
+    notice: str = ""
+    """What the agent is told about drift, before the first observation."""
+    context: list[int] = field(default_factory=list)
+    """Every token so far, as sampled and as observed: the next request's context."""
+    turns: list[Turn] = field(default_factory=list)
+    _observation: tuple[int, ...] = ()
+    _completion: Completion | None = None
+
+    @property
+    def oldest_version(self) -> int | None:
+        """Of all tokens sampled so far; None if there are none."""
+        spans = [span for turn in self.turns for span in turn.versions]
+        if self._completion is not None:
+            spans += self._completion.versions
+        return min((span.version for span in spans), default=None)
+
+    def observe(self, ids: tuple[int, ...]) -> None:
+        self._observation = ids
+        self.context.extend(ids)
+
+    def request(self, rollout: int, turn: int, agent: Agent) -> Request:
+        return Request(
+            rollout=rollout,
+            turn=turn,
+            context_ids=self.context,
+            max_new_tokens=agent.max_new_tokens,
+            stop_ids=agent.stop_ids,
+        )
+
+    def sampled(self, completion: Completion) -> None:
+        self._completion = completion
+        self.context.extend(completion.action_ids)
+
+    def turn(self, reward: float) -> Turn:
+        """The turn that the environment just answered."""
+        done = self._completion
+        assert done is not None
+        self._completion = None
+        return Turn(
+            observation_ids=self._observation,
+            action_ids=done.action_ids,
+            logprobs=done.logprobs,
+            versions=done.versions,
+            reward=reward,
+        )
+
+    def rescore(self, concept: Concept, reward: float) -> None:
+        """Judge the whole episode under another concept: all of its reward on the last turn."""
+        self.concept_scored = concept
+        self.turns = [replace(turn, reward=0.0) for turn in self.turns]
+        self.turns[-1] = replace(self.turns[-1], reward=reward)
+
+    def trajectory(
+        self, rollout: int, outcome: Terminated | Truncated, finished: float
+    ) -> Trajectory:
+        return Trajectory(
+            rollout=rollout,
+            task=self.task,
+            concept_start=self.concept_start,
+            concept_scored=self.concept_scored,
+            turns=tuple(self.turns),
+            outcome=outcome,
+            timing=Timing(started=self.started, finished=finished),
+        )

@@ -1,0 +1,148 @@
+"""The command line: `python -m sao_gym.run` or `sao-gym`.
+
+    scenario [NAME|FILE]   run it (default: the default drift scenario)
+    describe [NAME|FILE]   its timeline and realised counts; nothing is run
+    check FILE             is it valid?
+    list                   scenarios, environments, agents, learners
+    report DIR             make the report of a run again
+
+Exit codes: 0 done, 1 a bug, 2 wrong input (nothing was written), 3 too many rollouts failed,
+4 stalled, 5 the run broke, 130 interrupted. Errors are one line; `--debug` shows the traceback.
+Heavy imports happen inside commands, so `--help` is instant.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from sao_gym import __version__
+from sao_gym.errors import SaoGymError
+
+
+class _Commands(click.Group):
+    """Shows a `SaoGymError` as one line with its exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except SaoGymError as error:
+            if ctx.params.get("debug"):
+                raise
+            click.echo(f"error: {error}", err=True)
+            ctx.exit(error.exit_code)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="sao-gym")
+@click.option("--debug", is_flag=True, help="Show tracebacks instead of one-line errors.")
+def main(debug: bool) -> None:
+    """A simulator and gym in which LLM agents learn online while the world drifts."""
+
+
+def _scenario_options(command: Callable[..., None]) -> Callable[..., None]:
+    options = [
+        click.argument("name", default="default", metavar="[NAME|FILE]"),
+        click.option("--learner", help="Use another learner: a name from `list`."),
+        click.option("--seed", type=int, help="Use another seed."),
+        click.option(
+            "--set",
+            "overrides",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="Override one value, e.g. cluster.slots=32. May be repeated.",
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@main.command()
+@_scenario_options
+@click.option("--out", metavar="DIR", help="Run directory. Default: runs/SCENARIO/LEARNER/SEED.")
+@click.option("--live", is_flag=True, help="On the wall clock instead of in virtual time.")
+@click.option("--inline", is_flag=True, help="Compute updates in this process (same events).")
+@click.option("--dry-run", is_flag=True, help="Print the resolved scenario; run nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON; no progress.")
+@click.option("--quiet", is_flag=True, help="No progress.")
+@click.option("--no-report", is_flag=True, help="Skip report.html and the figure.")
+def scenario(
+    name: str,
+    learner: str | None,
+    seed: int | None,
+    overrides: tuple[str, ...],
+    out: str | None,
+    live: bool,
+    inline: bool,
+    dry_run: bool,
+    as_json: bool,
+    quiet: bool,
+    no_report: bool,
+) -> None:
+    """Run a scenario and report how the agent adapted."""
+    from sao_gym import commands
+
+    loaded = commands.load(name, learner, seed, overrides)
+    if dry_run:
+        commands.dry_run(loaded, as_json=as_json)
+        return
+    sys.exit(
+        commands.run_scenario(
+            loaded,
+            out=out,
+            live=live,
+            beside=not inline,
+            as_json=as_json,
+            quiet=quiet or as_json,
+            report=not no_report,
+        )
+    )
+
+
+@main.command()
+@_scenario_options
+@click.option("--json", "as_json", is_flag=True)
+def describe(
+    name: str, learner: str | None, seed: int | None, overrides: tuple[str, ...], as_json: bool
+) -> None:
+    """Print a scenario's timeline with realised counts; nothing is run."""
+    from sao_gym import commands
+
+    commands.describe(commands.load(name, learner, seed, overrides), as_json=as_json)
+
+
+@main.command()
+@_scenario_options
+def check(
+    name: str, learner: str | None, seed: int | None, overrides: tuple[str, ...]
+) -> None:
+    """Check a scenario file, its plug-ins and how they fit together."""
+    from sao_gym import commands
+
+    commands.check(commands.load(name, learner, seed, overrides))
+
+
+@main.command("list")
+@click.option("--json", "as_json", is_flag=True)
+def list_plugins(as_json: bool) -> None:
+    """List installed scenarios, environments, agents and learners."""
+    from sao_gym import commands
+
+    commands.list_plugins(as_json=as_json)
+
+
+@main.command()
+@click.argument("directory", metavar="DIR")
+def report(directory: str) -> None:
+    """Make the report of a run directory again."""
+    from sao_gym import commands
+
+    commands.report(directory)
+
+
+if __name__ == "__main__":
+    main()

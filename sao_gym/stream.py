@@ -1,0 +1,55 @@
+"""The task stream: which task the next rollout gets, the same for every arm of a study."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+
+from sao_gym import rng
+from sao_gym.types import Concept, Task
+
+
+class TaskStream:
+    """Issues each task to `group_size` rollouts; a lost member of a group is issued again.
+
+    A task's seed and (through `concept_for`) its concept depend on its index alone, whatever was
+    trained, dropped or failed before. All members of a group act under the concept of the first.
+    """
+
+    def __init__(self, *, seed: int, group_size: int) -> None:
+        self._seed, self._group_size = seed, group_size
+        self._tasks = 0
+        self._left = 0
+        self._current: tuple[Task, Concept] | None = None
+        self._again: deque[tuple[Task, Concept]] = deque()
+        self._lost: Counter[int] = Counter()
+
+    @property
+    def owed(self) -> bool:
+        """Whether a lost member still waits to be issued again."""
+        return bool(self._again)
+
+    def next(self, concept_for: Callable[[Task], Concept]) -> tuple[Task, Concept]:
+        if self._again:
+            return self._again.popleft()
+        if self._current is None or self._left == 0:
+            task = Task(index=self._tasks, seed=rng.integer(self._seed, "task", self._tasks))
+            self._current = (task, concept_for(task))
+            self._tasks += 1
+            self._left = self._group_size
+        self._left -= 1
+        return self._current
+
+    def lose(self, task: Task, concept: Concept) -> bool:
+        """A rollout of `task` was dropped or failed: issue it again.
+
+        False if the group is given up (it lost two members for each that it needs): the caller
+        drops the others, which would wait for ever. A group of one is complete without it.
+        """
+        if self._group_size == 1:
+            return True
+        self._lost[task.index] += 1
+        if self._lost[task.index] > 2 * self._group_size:
+            return False
+        self._again.append((task, concept))
+        return True

@@ -1,0 +1,1 @@
+"""Scenario files (YAML), found by name."""
