@@ -128,9 +128,17 @@ class Chat:
         return [*system, {"role": "user", "content": observation}]
 
     def _render(self, messages: Sequence[Message], opened: bool) -> str:
-        text: str = self._tokenizer.apply_chat_template(
-            list(messages), add_generation_prompt=opened, tokenize=False
-        )
+        from jinja2 import TemplateError
+
+        try:
+            text: str = self._tokenizer.apply_chat_template(
+                list(messages), add_generation_prompt=opened, tokenize=False
+            )
+        except TemplateError as error:
+            roles = ", ".join(message["role"] for message in messages)
+            raise InputError(
+                f"agent: the chat template refuses the turns {roles}: {error}"
+            ) from error
         return text
 
     def _history(self, said: str, earlier: int) -> list[Message]:

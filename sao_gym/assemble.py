@@ -9,6 +9,7 @@ Plug-ins come in by name through the registry. Heavy imports happen inside funct
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -76,7 +77,7 @@ class Run:
             learner=self.learner,
             executor=self.executor,
             limits=self.limits,
-            evaluate_every=evaluation.every if evaluation else None,
+            evaluate_every=evaluation.every,
         )
 
 
@@ -143,18 +144,16 @@ def tokenizer_of(scenario: Scenario) -> Any:
 
 
 def _check_inflight(env: TextEnv, inflight: str) -> None:
-    needs = {
+    needs: dict[str, tuple[Any, str]] = {
         "live": (LiveConcept, "set_concept(params)"),
         "reward_late": (LateReward, "score(params)"),
     }
-    if inflight in needs:
-        protocol, method = needs[inflight]
-        if not isinstance(env.unwrapped, protocol):
-            name = type(env.unwrapped).__name__
-            raise InputError(
-                f"timeline.inflight: {inflight} needs an environment with {method}, "
-                f"which {name} does not have; use pin or abort"
-            )
+    protocol, method = needs.get(inflight, (object, ""))
+    if not isinstance(env.unwrapped, protocol):
+        raise InputError(
+            f"timeline.inflight: {inflight} needs an environment with {method}, "
+            f"which {type(env.unwrapped).__name__} does not have; use pin or abort"
+        )
 
 
 def _check_contract(env: TextEnv, agent: Agent, timeline: Timeline, policy: Policy) -> None:
@@ -333,7 +332,7 @@ def _make_evaluator(world: World, scenario: Scenario) -> Evaluator | None:
     from sao_gym.engines.local import LocalEngine
     from sao_gym.evaluation import EpisodeEvaluator
 
-    if scenario.evaluation is None:
+    if scenario.evaluation.every is None:
         return None
     return EpisodeEvaluator(
         make_environment=world.make_environment,
@@ -352,14 +351,24 @@ def _first_observations(world: World, count: int) -> list[str]:
 
 
 def _limits(scenario: Scenario, world: World) -> Limits:
-    budget, cluster = scenario.budget, scenario.cluster
+    cluster = scenario.cluster
     return Limits(
         slots=cluster.slots,
         max_lag=cluster.max_lag,
-        rollouts=budget.rollouts,
-        updates=budget.updates,
-        seconds=budget.seconds,
         context=world.policy.context_length,
         stop_above=scenario.failures.stop_above,
         failures_after=scenario.failures.after,
+        **budget(scenario),
     )
+
+
+def budget(scenario: Scenario) -> dict[str, Any]:
+    """What ends the run: the declared budgets, or where the timeline ends on its clock."""
+    declared = {name: limit for name, limit in scenario.budget if limit is not None}
+    timeline = Timeline(scenario.timeline)
+    if declared or timeline.length is None:
+        return declared
+    if timeline.clock == "seconds":
+        return {"seconds": timeline.length}
+    name = {"started": "rollouts", "version": "updates"}.get(timeline.clock, timeline.clock)
+    return {name: math.ceil(timeline.length)}

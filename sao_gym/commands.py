@@ -17,6 +17,7 @@ from sao_gym import registry
 from sao_gym.errors import FailuresError, SaoGymError
 from sao_gym.protocols import Executor
 from sao_gym.scenario import Scenario, load_scenario
+from sao_gym.timeline import Realised, Timeline
 
 INTERRUPTED = 130
 
@@ -70,12 +71,11 @@ def _play(
     scenario: Scenario, directory: Path, *, live: bool, beside: bool, quiet: bool
 ) -> tuple[int, str, str | None]:
     """Run and record. Returns (exit code, error line, hash of the final policy)."""
-    from sao_gym.assemble import assemble
+    from sao_gym.assemble import assemble, budget
     from sao_gym.policy import weights_hash
     from sao_gym.progress import open_progress
     from sao_gym.record import open_run
 
-    budget = {k: v for k, v in scenario.budget.model_dump().items() if v is not None}
     code, line = 0, ""
     with (
         _preparation(quiet) as say,
@@ -84,7 +84,7 @@ def _play(
         _interruptible(run.executor),
     ):
         say("", 1.0)
-        with open_progress(budget, quiet=quiet) as progress:
+        with open_progress(budget(scenario), quiet=quiet) as progress:
             try:
                 for seconds, event in run.events():
                     recorder.write(seconds, event)
@@ -172,7 +172,53 @@ def dry_run(scenario: Scenario, *, as_json: bool) -> None:
 
 def describe(scenario: Scenario, *, as_json: bool) -> None:
     """Print the timeline and how many rollouts of each concept this seed gives."""
-    raise NotImplementedError
+    timeline = Timeline(scenario.timeline)
+    length = timeline.length
+    rollouts = scenario.budget.rollouts or (
+        int(length) if length is not None and timeline.clock == "started" else 10_000
+    )
+    step = 1.0 if timeline.clock == "started" or length is None else length / rollouts
+    stretches = timeline.realised(scenario.seed, rollouts, step)
+    if as_json:
+        print(json.dumps(_described(scenario, timeline, stretches), indent=2))
+        return
+    console = Console()
+    console.print(f"{scenario.name}: {scenario.summary}", highlight=False)
+    console.print(
+        f"clock {timeline.clock}, {timeline.observability} from the agent, rollouts open at a "
+        f"change: {timeline.inflight}; world {timeline.digest()[:12]}",
+        highlight=False,
+    )
+    table = Table("from", "to", "what", "rollouts of each concept", box=None, pad_edge=False)
+    for s in stretches:
+        counts = ", ".join(f"{concept} {n:,}" for concept, n in sorted(s.counts.items()))
+        end = "" if s.end == float("inf") else f"{s.end:,.0f}"
+        table.add_row(f"{s.start:,.0f}", end, s.kind, counts or "none")
+    console.print(table)
+    for concept in timeline.concepts:
+        console.print(f"{concept.id}  {dict(concept.params)}", highlight=False, markup=False)
+
+
+def _described(
+    scenario: Scenario, timeline: Timeline, stretches: Sequence[Realised]
+) -> dict[str, Any]:
+    return {
+        "scenario": scenario.name,
+        "clock": timeline.clock,
+        "observability": timeline.observability,
+        "inflight": timeline.inflight,
+        "world_sha256": timeline.digest(),
+        "concepts": {concept.id: dict(concept.params) for concept in timeline.concepts},
+        "stretches": [
+            {
+                "from": s.start,
+                "to": None if s.end == float("inf") else s.end,
+                "kind": s.kind,
+                "counts": s.counts,
+            }
+            for s in stretches
+        ],
+    }
 
 
 def check(scenario: Scenario) -> None:

@@ -14,7 +14,7 @@ else that is not a `SaoGymError` is a bug and shows its traceback.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 
 class SaoGymError(Exception):
@@ -54,3 +54,11 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     if close:
         return f"did you mean {close[0]!r}?"
     return f"known: {', '.join(choices) or 'none'}"
+
+
+def some(numbers: Collection[int]) -> str:
+    """How many, and the first few of them in ascending order."""
+    if not numbers:
+        return "none"
+    shown = ", ".join(map(str, sorted(numbers)[:8]))
+    return f"{len(numbers)} ({shown}{', ...' if len(numbers) > 8 else ''})"

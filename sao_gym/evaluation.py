@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from sao_gym import boundary, rng
 from sao_gym.errors import RunError
+from sao_gym.pool import EnvironmentPool
 from sao_gym.protocols import Agent, Engine, Score, TextEnv
 from sao_gym.types import Concept, Failed, Request, Task, Weights
 
@@ -39,7 +40,8 @@ class EpisodeEvaluator:
         context: int,
     ) -> None:
         """`engine` must draw with a purpose of its own; `context`: tokens the policy can hold."""
-        self._make_environment, self._agent, self._engine = make_environment, agent, engine
+        self._environments = EnvironmentPool(make_environment)
+        self._agent, self._engine = agent, engine
         self._instances, self._seed, self._context = instances, seed, context
         self._loads = 0
 
@@ -58,7 +60,7 @@ class EpisodeEvaluator:
         return [self._score(c, group) for c, group in zip(concepts, episodes, strict=True)]
 
     def _begin(self, concept: Concept, which: int, instance: int) -> tuple[int, _Episode]:
-        episode = _Episode(self._make_environment())
+        episode = _Episode(self._environments.take())
         task = Task(index=instance, seed=rng.integer(self._seed, "evaluation", instance))
         number = which * self._instances + instance
         self._answered(number, episode, boundary.reset(episode.env, task, concept))
@@ -74,7 +76,7 @@ class EpisodeEvaluator:
                 self._answered(done.rollout, episode, boundary.step(episode.env, action))
         for number, episode in episodes:
             self._engine.release(number)
-            episode.env.close()
+            self._environments.give_back(episode.env)
 
     def _answered(self, number: int, episode: _Episode, answer: boundary.Step | Failed) -> None:
         if isinstance(answer, Failed):

@@ -16,6 +16,9 @@ from typing import Any, Literal, TypeAlias
 from sao_gym.types import Completion, Concept, Failed, Task, Trajectory, Truncated
 
 
+DropReason: TypeAlias = Literal["stale", "concept_changed", "group_abandoned", "run_ended"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clocks:
     """Every clock of a run at one instant; a timeline runs on one of them."""
@@ -87,7 +90,7 @@ class RolloutFinished:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutDropped:
     rollout: int
-    reason: Literal["stale", "concept_changed", "group_abandoned", "run_ended"]
+    reason: DropReason
     lag: int
     """Learner version minus the oldest version in the rollout; 0 if it holds no tokens."""
 

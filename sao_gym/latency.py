@@ -60,7 +60,7 @@ class Gamma(Section):
 
     def draw(self, u: float) -> float:
         """The u-quantile in seconds, u in [0, 1)."""
-        from scipy.special import gammaincinv  # 0.1 s to import; most scenarios need none
+        from scipy.special import gammaincinv  # half a second to import; few scenarios need it
 
         return float(gammaincinv(self.shape, u)) * self.mean / self.shape
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sao_gym.events import Clocks
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -17,6 +19,12 @@ class Limits:
     """Rollouts started."""
     updates: int | None = None
     """Policy versions published."""
+    completed: int | None = None
+    """Rollouts finished."""
+    consumed: int | None = None
+    """Rollouts trained on."""
+    tokens: int | None = None
+    """Action tokens sampled in finished turns."""
     seconds: float | None = None
     """Seconds on the run's clock."""
     context: int = 1 << 30
@@ -25,3 +33,16 @@ class Limits:
     """Share of failed rollouts above which the run stops ..."""
     failures_after: int = 50
     """... once this many have ended."""
+
+    def reached(self, clocks: Clocks) -> str | None:
+        """The budget that is used up, but for `rollouts`: those are counted when they start."""
+        for name, bound, value in (
+            ("updates", self.updates, clocks.version),
+            ("completed", self.completed, clocks.completed),
+            ("consumed", self.consumed, clocks.consumed),
+            ("tokens", self.tokens, clocks.tokens),
+            ("seconds", self.seconds, clocks.seconds),
+        ):
+            if bound is not None and value >= bound:
+                return name
+        return None

@@ -25,17 +25,18 @@ executor's business; the loop is the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from sao_gym import boundary
+from sao_gym.acting import Acting
 from sao_gym.admission import free_slots
 from sao_gym.drift import Drift
-from sao_gym.errors import FailuresError, StalledError
+from sao_gym.errors import FailuresError, StalledError, some
 from sao_gym.events import (
     Clocks,
     ConceptChanged,
+    DropReason,
     EnvironmentStepped,
     Evaluated,
     Event,
@@ -50,11 +51,11 @@ from sao_gym.events import (
 )
 from sao_gym.failures import FailureCount
 from sao_gym.limits import Limits
+from sao_gym.pool import EnvironmentPool
 from sao_gym.protocols import Agent, Executor, Learner, TextEnv
-from sao_gym.rollout import OpenRollout
 from sao_gym.stream import TaskStream
 from sao_gym.timeline import Timeline
-from sao_gym.types import Concept, Failed, Task, Terminated, Trajectory, Truncated
+from sao_gym.types import Concept, Task, Trajectory
 
 
 def run(
@@ -74,10 +75,17 @@ def run(
     executor's work. Raises FailuresError above `limits.stop_above` (after `RunEnded`) and
     StalledError if work is open but nothing can happen any more.
     """
-    loop = _Loop(
-        drift=Drift(timeline, seed=seed),
-        make_environment=make_environment,
+    drift = Drift(timeline, seed=seed)
+    acting = Acting(
         agent=agent,
+        executor=executor,
+        environments=EnvironmentPool(make_environment),
+        drift=drift,
+        context=limits.context,
+    )
+    loop = _Loop(
+        drift=drift,
+        acting=acting,
         learner=learner,
         executor=executor,
         limits=limits,
@@ -107,8 +115,7 @@ class _Loop:
     """All mutable state of a run, and one method for each kind of event that changes it."""
 
     drift: Drift
-    make_environment: Callable[[], TextEnv]
-    agent: Agent
+    acting: Acting
     learner: Learner
     executor: Executor
     limits: Limits
@@ -125,9 +132,10 @@ class _Loop:
     trained: int = 0
     """Updates finished: the learner's own version, `version` plus what is being published."""
     admitted: int = 0
-    open: dict[int, OpenRollout] = field(default_factory=dict)
     waiting: list[Trajectory] = field(default_factory=list)
     training: tuple[Trajectory, ...] = ()
+    dropping: dict[int, RolloutDropped] = field(default_factory=dict)
+    """Decided, but not yet handled."""
     fresh: bool = False
     """Whether `waiting` changed since `select` last looked."""
     evaluated: int = -1
@@ -160,18 +168,23 @@ class _Loop:
     def apply(self, event: Event) -> None:
         match event:
             case EnvironmentStepped():
-                self._environment_stepped(event)
-            case TurnSampled():
-                self._turn_sampled(event)
-            case RolloutStarted():
-                rollout = self.open[event.rollout]
-                self.executor.reset(event.rollout, rollout.env, event.task, event.concept)
+                self.acting.environment_stepped(event, self.clocks())
+            case TurnSampled(completion=completion):
+                self.tokens += len(completion.action_ids)
+                self.acting.turn_sampled(event, self.clocks())
+            case RolloutStarted(rollout=rollout):
+                successor = self.acting.open[rollout].successor
+                if successor is None:
+                    self.acting.begin(event)
+                else:
+                    self._abort(rollout, successor)
             case RolloutFinished(trajectory=trajectory):
+                self.acting.finished(trajectory.rollout)
                 self.completed += 1
                 self.waiting.append(trajectory)
                 self.fresh = True
-            case RolloutDropped():
-                pass
+            case RolloutDropped(rollout=rollout):
+                del self.dropping[rollout]
             case RolloutFailed():
                 self._failed(event)
             case UpdateFinished():
@@ -191,60 +204,8 @@ class _Loop:
                 assert_never(event)
         self.follow_drift()
 
-    def _environment_stepped(self, event: EnvironmentStepped) -> None:
-        rollout = self.open[event.rollout]
-        if event.turn > 0:
-            rollout.turns.append(rollout.turn(event.reward))
-        if event.terminated or event.truncated:
-            limit = Terminated() if event.terminated else Truncated("environment")
-            self._finish(event.rollout, rollout, limit)
-            return
-        prompt = event.turn == 0
-        if prompt:
-            ids = self.agent.begin(rollout.notice + event.observation)
-        else:
-            ids = self.agent.observe(event.observation)
-        rollout.observe(ids)
-        if len(rollout.context) + self.agent.max_new_tokens > self.limits.context:
-            if prompt:
-                detail = f"a prompt of {len(ids)} tokens leaves no room for an action"
-                self._emit_failed(event.rollout, Failed("contract", detail))
-            else:
-                self._finish(event.rollout, rollout, Truncated("context"))
-            return
-        self.executor.sample(rollout.request(event.rollout, event.turn + 1, self.agent))
-
-    def _turn_sampled(self, event: TurnSampled) -> None:
-        done = event.completion
-        rollout = self.open[done.rollout]
-        rollout.sampled(done)
-        self.tokens += len(done.action_ids)
-        moved = None
-        if self.drift.inflight == "live":
-            concept = self._concept_now(rollout.task)
-            if concept != rollout.concept_scored:
-                moved = rollout.concept_scored = concept
-        action = self.agent.act(done.action_ids)
-        self.executor.step(done.rollout, done.turn, rollout.env, action, moved)
-
-    def _finish(self, number: int, rollout: OpenRollout, outcome: Terminated | Truncated) -> None:
-        if self.drift.inflight == "reward_late":
-            concept = self._concept_now(rollout.task)
-            if concept != rollout.concept_start:
-                reward = boundary.score(rollout.env, concept)
-                if isinstance(reward, Failed):
-                    self._emit_failed(number, reward)
-                    return
-                rollout.rescore(concept, reward)
-        trajectory = rollout.trajectory(number, outcome, self.executor.now)
-        self._close(number)
-        self.executor.emit(RolloutFinished(trajectory=trajectory))
-
-    def _emit_failed(self, number: int, failure: Failed) -> None:
-        self.executor.emit(RolloutFailed(rollout=number, failure=failure))
-
     def _failed(self, event: RolloutFailed) -> None:
-        rollout = self._close(event.rollout)
+        rollout = self.acting.close(event.rollout)
         self.admitted -= 1
         self.failures.add(event.failure)
         self._lose(rollout.task, rollout.concept_start)
@@ -260,11 +221,13 @@ class _Loop:
         if self.evaluate_every:
             self._evaluate()
         if self.drift.inflight == "abort" and event.phase != "window_began":
-            for number, rollout in list(self.open.items()):
-                if rollout.concept_start.id != event.concept.id:
-                    self._close(number)
-                    self._drop(number, "concept_changed", self._lag(rollout.oldest_version))
-                    self._lose(rollout.task, event.concept)
+            for number in self.acting.overtaken(event.concept):
+                self._abort(number, event.concept)
+
+    def _abort(self, number: int, successor: Concept) -> None:
+        rollout = self.acting.close(number)
+        self._drop(number, "concept_changed", self._lag(rollout.oldest_version))
+        self._lose(rollout.task, successor)
 
     # -- decisions ---------------------------------------------------------------------------
 
@@ -286,12 +249,11 @@ class _Loop:
         limits = self.limits
         if self.failures.exceeded(self.completed):
             return "failures"
-        if limits.updates is not None and self.version >= limits.updates:
-            return "updates"
-        if limits.seconds is not None and self.executor.now >= limits.seconds:
-            return "seconds"
+        reached = limits.reached(self.clocks())
+        if reached is not None:
+            return reached
         if limits.rollouts is not None and self.started >= limits.rollouts:
-            busy = self.open or self.training or self.fresh or self.version != self.trained
+            busy = self.acting.open or self.training or self.fresh or self.version != self.trained
             return None if busy else "rollouts"
         return None
 
@@ -326,7 +288,7 @@ class _Loop:
     def _admit(self) -> None:
         """Start rollouts while slots are free and what they make can still be used."""
         room = free_slots(
-            running=len(self.open),
+            running=len(self.acting.open),
             slots=self.limits.slots,
             admitted=self.admitted,
             version=self.version,
@@ -337,20 +299,13 @@ class _Loop:
             room = min(room, self.limits.rollouts - self.started)
         for _ in range(room):
             task, concept = self.stream.next(self._concept_now)
-            number = self.started
-            self.open[number] = OpenRollout(
-                task=task,
-                concept_start=concept,
-                concept_scored=concept,
-                env=self.make_environment(),
-                started=self.executor.now,
-                notice=self.drift.notice(self.clocks(), concept),
+            event = RolloutStarted(
+                rollout=self.started, task=task, concept=concept, version=self.version
             )
+            self.acting.start(event, self.clocks())
             self.started += 1
             self.admitted += 1
-            self.executor.emit(
-                RolloutStarted(rollout=number, task=task, concept=concept, version=self.version)
-            )
+            self.executor.emit(event)
             self.follow_drift()
 
     def _lose(self, task: Task, concept: Concept) -> None:
@@ -371,37 +326,30 @@ class _Loop:
     def _lag(self, oldest: int | None) -> int:
         return 0 if oldest is None else self.trained - oldest
 
-    def _close(self, number: int) -> OpenRollout:
-        rollout = self.open.pop(number)
-        self.executor.release(number)
-        rollout.env.close()
-        return rollout
-
-    def _drop(self, number: int, reason: str, lag: int) -> None:
+    def _drop(self, number: int, reason: DropReason, lag: int) -> None:
         self.admitted -= 1
-        self.executor.emit(RolloutDropped(rollout=number, reason=reason, lag=lag))  # type: ignore[arg-type]
+        self.dropping[number] = RolloutDropped(rollout=number, reason=reason, lag=lag)
+        self.executor.emit(self.dropping[number])
 
     # -- the end -----------------------------------------------------------------------------
 
     def end(self, reason: str) -> Iterator[Event]:
         """Close everything; every rollout without a fate is dropped visibly."""
+        self.acting.environments.close()
+        yield from self.dropping.values()
         lost: list[tuple[int, int | None]] = []
-        for number in list(self.open):
-            lost.append((number, self._close(number).oldest_version))
+        for number in list(self.acting.open):
+            lost.append((number, self.acting.close(number).oldest_version))
         lost += [(t.rollout, t.oldest_version) for t in (*self.training, *self.waiting)]
         for number, oldest in sorted(lost):
             yield RolloutDropped(rollout=number, reason="run_ended", lag=self._lag(oldest))
         yield RunEnded(reason=reason, clocks=self.clocks())
 
     def stall_line(self) -> str:
+        waiting = [trajectory.rollout for trajectory in self.waiting]
         return (
             f"nothing can happen any more at {self.executor.now:.3f} s: open rollouts "
-            f"{_some(sorted(self.open))}, waiting {_some([t.rollout for t in self.waiting])}, "
-            f"version {self.version}; the learner needs {self.learner.batch_size} a batch, "
-            f"cluster.slots is {self.limits.slots}, max_lag {self.limits.max_lag}"
+            f"{some(self.acting.open)}, waiting {some(waiting)}, version {self.version}; the "
+            f"learner needs {self.learner.batch_size} a batch, cluster.slots is "
+            f"{self.limits.slots}, max_lag {self.limits.max_lag}"
         )
-
-
-def _some(numbers: Sequence[int]) -> str:
-    shown = ", ".join(map(str, numbers[:8]))
-    return f"{len(numbers)} ({shown}{', ...' if len(numbers) > 8 else ''})" if numbers else "none"

@@ -63,7 +63,8 @@ def initialise(init: Mapping[str, Any], *, symbols: str, seed: int) -> Policy:
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(rng.integer(seed, "initialise"))
-        model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+        untyped: Any = AutoModelForCausalLM
+        model = untyped.from_config(config, attn_implementation="sdpa")
     return Policy(model=model.float().eval(), tokenizer=tokenizer)
 
 
@@ -77,7 +78,7 @@ def load_directory(path: Path) -> Policy:
         raise InputError(f"model.path: {path} holds no config.json; save the model there first")
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
-        model = AutoModelForCausalLM.from_pretrained(path, local_files_only=True)
+        model: Any = AutoModelForCausalLM.from_pretrained(path, local_files_only=True)
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"model.path: {path} cannot be loaded: {reason}") from error

@@ -99,7 +99,10 @@ class Recorder:
 
 
 def magnitude(old: Mapping[str, Any] | None, new: Mapping[str, Any]) -> int:
-    """How many parameters differ; lists and mappings count by position. 0 at the start."""
+    """How many parameters differ. 0 at the start.
+
+    Lists, mappings and rearranged strings (a permutation written as letters) count by position.
+    """
     return 0 if old is None else _differences(old, new)
 
 
@@ -110,6 +113,8 @@ def _differences(old: Any, new: Any) -> int:
         return sum(_differences(old.get(name, missing), new.get(name, missing)) for name in names)
     if _is_list(old) and _is_list(new) and len(old) == len(new):
         return sum(map(_differences, old, new))
+    if isinstance(old, str) and isinstance(new, str) and sorted(old) == sorted(new):
+        return sum(a != b for a, b in zip(old, new, strict=True))
     return int(old != new)
 
 
@@ -235,4 +240,5 @@ def file_hash(path: Path) -> str:
 
 def _as_yaml(scenario: Mapping[str, Any]) -> bytes:
     plain = json.loads(encode_json(scenario))  # tuples and numpy scalars become plain data
-    return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=100).encode()
+    text: str = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=100)
+    return text.encode()

@@ -42,7 +42,10 @@ _NOUNS = {"envs": "environment", "agents": "agent", "learners": "learner", "scen
 
 @functools.cache
 def available(kind: Kind) -> Mapping[str, EntryPoint]:
-    """Every installed name, sorted; imports nothing. Raises InputError if a name is claimed twice."""
+    """Every installed name, sorted; nothing is imported.
+
+    Raises InputError if a name is claimed twice.
+    """
     found: dict[str, EntryPoint] = {}
     for entry in sorted(entry_points(group=f"sao_gym.{kind}"), key=lambda e: (e.name, e.value)):
         if entry.name in found:
@@ -136,8 +139,9 @@ def _fits_json(default: Any) -> bool:
 
 
 def _annotations(plugin: Any, parameters: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
-    """Resolved annotations of just these parameters: others may name what only a checker imports."""
-    function = inspect.unwrap(plugin.__init__ if isinstance(plugin, type) else plugin)
+    """Resolved annotations of these parameters; others may name what only a checker imports."""
+    is_class = isinstance(plugin, type)
+    function = inspect.unwrap(plugin.__init__ if is_class else plugin)
     module = vars(sys.modules[plugin.__module__]) if hasattr(plugin, "__module__") else {}
     holder = types.SimpleNamespace(
         __annotations__={

@@ -32,6 +32,12 @@ class OpenRollout:
     context: list[int] = field(default_factory=list)
     """Every token so far, as sampled and as observed: the next request's context."""
     turns: list[Turn] = field(default_factory=list)
+    begun: bool = False
+    """`RolloutStarted` was handled."""
+    successor: Concept | None = None
+    """Set when a change aborts it: the concept under which its task may be issued again."""
+    over: bool = False
+    """It has finished or failed; only the event that says so is still to come."""
     _observation: tuple[int, ...] = ()
     _completion: Completion | None = None
 

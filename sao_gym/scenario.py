@@ -34,7 +34,7 @@ class Plugin(Section):
     """A plug-in by name or import path, and what its constructor or `Config` takes."""
 
     name: str = Field(min_length=1)
-    params: Params = {}
+    params: Params = Field(default_factory=dict)
 
 
 class ModelSpec(Section):
@@ -44,18 +44,17 @@ class ModelSpec(Section):
     """Fields of a `transformers` config class; `model_type` names it."""
     path: str | None = None
     """A directory written by `save_pretrained`, tokenizer included."""
-    symbols: str | None = Field(default=None, min_length=1)
-    """With `init`: the tokenizer's characters. `auto` (the default): those that the environment's
-    `Text` spaces name."""
+    symbols: str = Field(default="auto", min_length=1)
+    """With `init`: the tokenizer's characters. `auto`: those that the environment's spaces name."""
 
     @model_validator(mode="after")
     def _one_form(self) -> ModelSpec:
         if (self.init is None) == (self.path is None):
             raise misplaced((), "give exactly one of init and path")
-        if self.path is not None and self.symbols is not None:
+        if self.init is not None and not isinstance(self.init.get("model_type"), str):
+            raise misplaced(("init",), "model_type is missing; name an architecture, e.g. llama")
+        if self.path is not None and self.symbols != "auto":
             raise misplaced(("symbols",), "a model read from path brings its tokenizer; remove it")
-        if self.init is not None and self.symbols is None:
-            object.__setattr__(self, "symbols", "auto")
         return self
 
 
@@ -135,7 +134,7 @@ class Scenario(Section):
     model: ModelSpec
     warm_start: WarmStart | None = None
     learner: Plugin
-    arms: dict[str, Params] = {}
+    arms: dict[str, Params] = Field(default_factory=dict)
     """Learner -> its params when it is picked in place of `learner`; only what was written."""
     timeline: TimelineConfig
     cluster: Cluster = Cluster()
@@ -204,12 +203,9 @@ def load_scenario(
     _check_arms(scenario, source)
     return scenario.model_copy(
         update={
-            section: Plugin(name=plugin.name, params=_explicit(kind, section, plugin.name, source))
-            for kind, section, plugin in (
-                ("envs", "environment", scenario.environment),
-                ("agents", "agent", scenario.agent),
-                ("learners", "learner", scenario.learner),
-            )
+            "environment": _explicit("envs", "environment", scenario.environment, source),
+            "agent": _explicit("agents", "agent", scenario.agent, source),
+            "learner": _explicit("learners", "learner", scenario.learner, source),
         }
     )
 
@@ -261,11 +257,12 @@ def _check_arms(scenario: Scenario, source: Source) -> None:
             raise source.error(("arms", name), f"unknown learner; {suggestion(name, known)}")
 
 
-def _explicit(kind: registry.Kind, section: str, name: str, source: Source) -> Params:
-    """The plug-in's params, checked, with its defaults."""
+def _explicit(kind: registry.Kind, section: str, named: Plugin, source: Source) -> Plugin:
+    """With the plug-in's params checked and its defaults written out."""
     try:
-        plugin = registry.load(kind, name)
+        plugin = registry.load(kind, named.name)
     except InputError as error:
         raise source.error((section, "name"), str(error)) from None
     checked = check(registry.params_model(plugin), source, (section, "params"))
-    return checked.model_dump(mode="json", by_alias=True, round_trip=True)
+    params = checked.model_dump(mode="json", by_alias=True, round_trip=True)
+    return Plugin(name=named.name, params=params)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -60,7 +61,7 @@ def summarise_facts(
     """As `summarise`, from facts that were collected already."""
     header, scenario = header or {}, scenario or {}
     reason, clocks = facts.ended or ("cut off: the log has no end", None)
-    return {
+    summary = {
         "format": FORMAT,
         "version": VERSION,
         "scenario": scenario.get("name"),
@@ -78,6 +79,8 @@ def summarise_facts(
         "memory": memory_report(facts).to_dict(),
         "events": {"total": sum(facts.events.values()), **facts.events},
     }
+    plain: dict[str, Any] = json.loads(json.dumps(summary))  # what a reader of the file gets
+    return plain
 
 
 def _rollouts(facts: Facts) -> dict[str, Any]:
@@ -165,36 +168,43 @@ def table(summary: Mapping[str, Any]) -> RenderableType:
 
     grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for number, column in enumerate(COLUMNS):
-        grid.add_column(column, justify="left" if number < 2 else "right", overflow="fold")
+        grid.add_column(
+            column,
+            justify="left" if number < 2 else "right",
+            overflow="fold",
+            vertical="bottom",
+            no_wrap=number != 1,
+        )
     for row in rows(summary):
         grid.add_row(*(Text(cell) for cell in row))
     lines = [Text(line) for line in sentences(summary)]
     head = [Text(title(summary), style="bold"), Text(finding(summary)), Text("")]
-    body = [grid, Text("")] if summary["changes"] else []
+    body: list[RenderableType] = [grid, Text("")] if summary["changes"] else []
     return Group(*head, *body, *lines)
 
 
+RECOVERED = "recovered means 80 % of the loss won back and held"
 COLUMNS = (
     "at rollout",
     "change",
     "before",
-    "right after",
-    "end of segment",
-    "rollouts to recover",
-    "mean lag",
+    "right\nafter",
+    "end of\nsegment",
+    "rollouts to\nrecover",
+    "mean\nlag",
     "masked",
 )
 
 
 def rows(summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """The cells under `COLUMNS`, one row a change."""
-    found = []
+    found: list[tuple[str, ...]] = []
     for change in summary["changes"]:
         kind = "" if change["kind"] == "abrupt" else f" ({change['kind']})"
         at = f"{change['tau']:,}"
         if change["settled"] != change["tau"]:
             end = change["settled"]
-            at += f" to {end:,}" if end is not None else " on"
+            at += "-" if end is None else f"-{end:,}"
         found.append(
             (
                 at,
@@ -216,7 +226,7 @@ def recovery_words(change: Mapping[str, Any]) -> str:
     if time is not None:
         return f"{time['started']:,.0f}"
     if change["censored"]["80"]:
-        return "not recovered"
+        return f"> {change['end'] - change['tau']:,}"
     lost_nothing = "was lost" in change["undefined"].get("recovery.80", "")
     return "nothing lost" if lost_nothing else "-"
 
@@ -256,17 +266,22 @@ def sentences(summary: Mapping[str, Any]) -> list[str]:
     """What stands below the table, in plain words."""
     rollouts, learning = summary["rollouts"], summary["learning"]
     clock = summary["clock"] or "unknown"
-    lines = [
-        f"Clock: {clock}. Times are in rollouts started; recovered means 80 % of the loss won "
-        "back and held.",
+    lines = [f"Clock: {clock}. Times are in rollouts started; {RECOVERED}."]
+    lines.append(
         f"{rollouts['started']:,} rollouts started, {rollouts['finished']:,} finished, "
         f"{rollouts['trained']:,} trained on in {learning['updates']:,} updates; "
         f"{rollouts['action_tokens']:,} action tokens; {summary['seconds']:,.0f} s on the "
-        "run's clock.",
+        "run's clock."
+    )
+    lines.append(
         f"Version lag per token: mean {_number(learning['lag_mean'], 1)}, "
         f"95 % at most {_number(learning['lag_p95'], 0)}, max {_number(learning['lag_max'], 0)}. "
-        f"Masked: {_percent(learning['masked_fraction'])}.",
-    ]
+        f"Masked: {_percent(learning['masked_fraction'])}."
+    )
+    if any(change["censored"]["80"] for change in summary["changes"]):
+        lines.append("> n: not recovered in the n rollouts that were left for it.")
+    if any(change["settled"] != change["tau"] for change in summary["changes"]):
+        lines.append("Of a drift window, times count from its begin.")
     if any(change["converged"] is False for change in summary["changes"]):
         lines.append("* still rising when the change came: not converged.")
     lines.append(_lost("Dropped", rollouts["dropped"]))

@@ -41,7 +41,7 @@ def write_scalars(directory: Path, facts: Facts, *, window: int) -> Path | None:
 
 
 def _scalars(facts: Facts, window: int) -> Iterator[tuple[float, int, str, float]]:
-    """(seconds, step, tag, value)"""
+    """Rows of (seconds, step, tag, value)."""
     for update in facts.updates:
         at = (update.t, update.started)
         yield (*at, "lag/mean", update.lag_mean)

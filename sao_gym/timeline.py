@@ -4,8 +4,8 @@
     dominant_at     the concept that holds, or most hold to
     boundaries      the change points
 
-There is no counter in here: evaluation, resets, parallel actors, resume and replay ask whatever they
-like as often as they like and change nothing. See `timeline_config` for how a world is declared.
+There is no counter in here: evaluation, resets, parallel actors, resume and replay ask what they
+like, as often as they like, and change nothing. See `timeline_config` for how a world is declared.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Realised:
     kind: Literal["concept", "gradual", "incremental"]
     start: float
     end: float
-    """`math.inf` for a stretch without an end."""
+    """`math.inf` if it holds for ever; what comes after the timeline's end counts to the last."""
     counts: dict[str, int]
     """Concept id -> entities."""
 
@@ -89,15 +89,14 @@ class Timeline:
         self.observability = config.observability
         self.inflight = config.inflight
         self.concepts = tuple({s.concept.id: s.concept for s in segments}.values())
-        """Distinct concepts in the order of their first visit; moving ones only where they stop."""
+        """Distinct concepts in the order of their first visit, without those on the move."""
         self._segments = segments
         self._stretches = _stretches(segments)
         self._starts = [stretch.start for stretch in self._stretches]
         self.boundaries = _boundaries(segments)
         """Change points in order; the first is the start, at 0."""
-        last = self._stretches[-1]
-        endless = segments[-1].length is None
-        self.length: float | None = None if endless else last.start + (segments[-1].length or 0)
+        end = self._stretches[-1].end
+        self.length: float | None = None if end == math.inf else end
         """Sum of all segments and windows on the clock; None if the last concept holds for ever.
         A clock that runs past the end finds the last concept still holding."""
 
@@ -129,13 +128,11 @@ class Timeline:
         return Held(stretch.segment + 1, stretch.entering)
 
     def evaluation_concepts(self, clock_value: float) -> tuple[Concept, ...]:
-        """All concepts, past and to come; within an incremental window also the moving one.
-
-        Where the timeline stops on the moving concept, its present value stands for it instead.
-        """
-        held = self.dominant_at(clock_value).concept
-        known = {concept.id: concept for concept in self.concepts}
-        return tuple((known | {held.id: held}).values())
+        """All concepts, past and to come; within an incremental window also the moving one."""
+        stretch = self._stretch(clock_value)
+        if isinstance(stretch.drift, Incremental):
+            return (*self.concepts, self.dominant_at(clock_value).concept)
+        return self.concepts
 
     def realised(self, seed: int, n: int, step: float = 1.0) -> tuple[Realised, ...]:
         """What entities 0 to n-1 meet if entity i asks at clock value `i * step`.
@@ -208,8 +205,7 @@ def _stretches(segments: tuple[PlannedSegment, ...]) -> tuple[_Stretch, ...]:
                 )
             )
             clock = end
-        last = index == len(segments) - 1
-        end = math.inf if last or segment.length is None else clock + segment.length
+        end = math.inf if segment.length is None else clock + segment.length
         found.append(
             _Stretch(
                 start=clock,
@@ -226,9 +222,7 @@ def _stretches(segments: tuple[PlannedSegment, ...]) -> tuple[_Stretch, ...]:
 
 def _boundaries(segments: tuple[PlannedSegment, ...]) -> tuple[Boundary, ...]:
     first = segments[0]
-    found = [
-        Boundary(position=0, segment=0, concept=first.concept, kind="start", phase="changed")
-    ]
+    found = [Boundary(position=0, segment=0, concept=first.concept, kind="start", phase="changed")]
     clock: float = first.length or 0
     for index, segment in enumerate(segments[1:], start=1):
         found.extend(_arrival(clock, index, segment.concept, segment.arrival))

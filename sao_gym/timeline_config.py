@@ -26,11 +26,19 @@ last time is not entered.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Discriminator, Field, Tag, model_serializer, model_validator
+from pydantic import (
+    AfterValidator,
+    Discriminator,
+    Field,
+    Tag,
+    model_serializer,
+    model_validator,
+)
 
 from sao_gym.errors import suggestion
 from sao_gym.types import Concept
@@ -40,8 +48,17 @@ Clock: TypeAlias = Literal["started", "completed", "consumed", "version", "token
 Observability: TypeAlias = Literal["hidden", "flag", "delta", "context"]
 Inflight: TypeAlias = Literal["pin", "live", "abort", "reward_late"]
 
-Name: TypeAlias = Annotated[str, Field(pattern=r"^\w[\w.\-]*$")]
-"""Letters, digits, `_`, `-` and `.`: fit for a file name and a plot."""
+
+def _nameable(name: str) -> str:
+    if not re.fullmatch(r"\w[\w.\-]*", name):
+        raise ValueError(
+            "must be of letters, digits, `_`, `-` and `.`, and not begin with `-` or `.`"
+        )
+    return name
+
+
+Name: TypeAlias = Annotated[str, AfterValidator(_nameable)]
+"""Fit for a file name and a plot."""
 Length: TypeAlias = Annotated[int, Field(gt=0)] | Annotated[float, Field(gt=0)]
 
 
@@ -119,7 +136,7 @@ def _form(segment: Any) -> str | None:
     def has(key: str) -> bool:
         return key in segment if isinstance(segment, Mapping) else hasattr(segment, key)
 
-    if has("concept") == has("drift"):
+    if has("concept") == has("drift") or any(map(has, ("at", "start", "end", "position"))):
         return None
     return "concept segment" if has("concept") else "drift segment"
 
@@ -130,7 +147,10 @@ Segment: TypeAlias = Annotated[
     Discriminator(
         _form,
         custom_error_type="segment_form",
-        custom_error_message="a segment is either {{concept: ..., length: ...}} or {{drift: ...}}",
+        custom_error_message=(
+            "a segment is either {concept: ..., length: ...} or {drift: {...}}; "
+            "lengths say when it comes, no position is written"
+        ),
     ),
 ]
 
@@ -184,21 +204,21 @@ def plan(config: TimelineConfig) -> tuple[PlannedSegment, ...]:
                 _check_arrival(config, index, planned[-1].concept, arrival, concept)
             last = turn == config.repeat - 1 and index == len(config.segments) - 1
             _check_length(config, index, segment.length, last=last)
-            planned.append(
-                PlannedSegment(concept=concept, length=segment.length, arrival=arrival)
-            )
+            planned.append(PlannedSegment(concept=concept, length=segment.length, arrival=arrival))
     if config.repeat == 1 and isinstance(arrival, Incremental) and _ends_with_drift(config):
         moved = moving(planned[-1].concept, arrival, arrival.to)
+        moved = Concept(id=f"{moved.id}={arrival.to}", params=moved.params)
         _check_arrival(config, len(config.segments), planned[-1].concept, arrival, moved)
         planned.append(PlannedSegment(concept=moved, length=0, arrival=arrival))
     return tuple(planned)
 
 
 def moving(concept: Concept, drift: Incremental, value: float) -> Concept:
-    """`concept` with the drifting parameter at `value`; its id is `<id>~<param>` all the way."""
-    return Concept(
-        id=f"{concept.id}~{drift.param}", params={**concept.params, drift.param: value}
-    )
+    """`concept` with the drifting parameter at `value`; its id is `<id>~<param>` all the way.
+
+    Where it stops and no concept is written, it is `<id>~<param>=<to>`.
+    """
+    return Concept(id=f"{concept.id}~{drift.param}", params={**concept.params, drift.param: value})
 
 
 def _ends_with_drift(config: TimelineConfig) -> bool:
@@ -230,13 +250,16 @@ def _check_order(config: TimelineConfig) -> None:
             "with repeat the segments end with the drift that leads back to the first concept; "
             "add one below",
         )
-    if config.repeat == 1 and isinstance(segments[last], DriftSegment):
-        drift = segments[last].drift
-        if not isinstance(drift, Incremental):
-            raise misplaced(
-                ("segments", last),
-                f"a {drift.kind} drift leads to a concept; add one below or remove the drift",
-            )
+    end = segments[last]
+    if (
+        config.repeat == 1
+        and isinstance(end, DriftSegment)
+        and not isinstance(end.drift, Incremental)
+    ):
+        raise misplaced(
+            ("segments", last),
+            f"a drift of kind {end.drift.kind} leads to a concept; add one below or remove it",
+        )
 
 
 def _definitions(config: TimelineConfig) -> dict[str, Concept]:
@@ -264,9 +287,7 @@ def _definitions(config: TimelineConfig) -> dict[str, Concept]:
     return defined
 
 
-def _check_length(
-    config: TimelineConfig, index: int, length: float | None, *, last: bool
-) -> None:
+def _check_length(config: TimelineConfig, index: int, length: float | None, *, last: bool) -> None:
     if length is None and not last:
         raise misplaced(
             ("segments", index),

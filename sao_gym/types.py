@@ -32,10 +32,10 @@ class Task:
 
 
 class VersionSpan(NamedTuple):
-    """`count` consecutive tokens sampled by policy `version`."""
+    """`tokens` consecutive tokens sampled by policy `version`."""
 
     version: int
-    count: int
+    tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class Turn:
             raise ValueError(
                 f"{len(self.action_ids)} action tokens but {len(self.logprobs)} log-probs"
             )
-        if sum(span.count for span in self.versions) != len(self.action_ids):
+        if sum(span.tokens for span in self.versions) != len(self.action_ids):
             raise ValueError(f"version spans {self.versions} do not cover the action tokens")
 
 
@@ -124,7 +124,7 @@ class Trajectory:
     def mean_lag(self, version: int) -> float:
         """Token-weighted mean of `version` minus the version that sampled the token."""
         spans = [span for turn in self.turns for span in turn.versions]
-        return sum((version - s.version) * s.count for s in spans) / self.action_tokens
+        return sum((version - s.version) * s.tokens for s in spans) / self.action_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

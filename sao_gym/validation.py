@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from sao_gym.errors import InputError, suggestion
-from sao_gym.yaml_source import Path, Source, dotted
+from sao_gym.yaml_source import Path, Source, has
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -89,9 +89,7 @@ def _path(data: Any, item: ErrorDetails) -> Path:
     loc = item["loc"]
     for depth, key in enumerate(loc):
         last = depth == len(loc) - 1
-        if isinstance(data, dict) and key in data:
-            data = data[key]
-        elif isinstance(data, list) and isinstance(key, int) and key < len(data):
+        if has(data, key):
             data = data[key]
         elif not (last and item["type"] == "missing"):
             continue
@@ -120,34 +118,43 @@ _TYPES = {
 
 def _message(item: ErrorDetails, model: type[BaseModel], data: Any, path: Path) -> str:
     kind, value, context = item["type"], item["input"], item.get("ctx", {})
-    shown = "" if isinstance(value, dict | list) and value else f", not {json.dumps(value)}"
+    shown = _shown(value)
     match kind:
         case "extra_forbidden":
             known = _known_keys(model, data, path[:-1])
             return f"unknown key; {suggestion(str(path[-1]), known)}"
         case "missing":
-            above = f"under {dotted(path[:-1])!r}" if path[:-1] else "to the file"
-            return f"required key is missing; add it {above}"
+            return "required key is missing; add it"
         case "misplaced":
             return str(context["message"])
         case "literal_error" | "enum":
-            hint = suggestion(str(value), re.findall(r"'([^']*)'", context["expected"]))
-            return f"must be one of {context['expected']}{shown}; {hint}".removesuffix(
-                f"; known: {hint[7:]}"
-            )
+            allowed = _quoted(context["expected"])
+            hint = suggestion(str(value), allowed)
+            closing = f"; {hint}" if hint.startswith("did") and len(allowed) > 1 else ""
+            return f"must be {context['expected']}{shown}{closing}"
         case "union_tag_invalid":
-            tags = re.findall(r"'([^']*)'", context["expected_tags"])
-            return f"unknown {context['discriminator'].strip(chr(39))} {context['tag']!r}; " + (
-                suggestion(context["tag"], tags)
-            )
+            hint = suggestion(context["tag"], _quoted(context["expected_tags"]))
+            return f"unknown {path[-1]} {context['tag']!r}; {hint}"
         case "union_tag_not_found":
             return f"required key {context['discriminator']} is missing; add it"
         case "string_type" if isinstance(value, int | float):
             return f"must be text{shown}; put it in quotes"
         case _ if kind in _TYPES:
             return f"must be {_TYPES[kind]}{shown}"
-    text = re.sub("^(?:Input|String|List) should", "must", item["msg"].removeprefix("Value error, "))
+        case "too_short" | "string_too_short":
+            return "must not be empty" if context["min_length"] == 1 else item["msg"]
+    text = re.sub("^Input should", "must", item["msg"].removeprefix("Value error, "))
     return f"{text}{shown}" if text.startswith("must") else text
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict | list) and value:
+        return ""
+    return f", not {value!r}" if isinstance(value, str) else f", not {json.dumps(value)}"
+
+
+def _quoted(text: str) -> list[str]:
+    return re.findall(r"'([^']*)'", text)
 
 
 def _known_keys(model: type[BaseModel], data: Any, path: Path) -> set[str]:

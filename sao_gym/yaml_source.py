@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -36,15 +36,23 @@ class Source:
         return self.origins[path]
 
     def error(self, path: Path, message: str) -> InputError:
-        """`FILE:LINE: path.to.key: message`, ready to be raised."""
+        """`FILE:LINE: path.to.key: message`, ready to be raised.
+
+        If something inside of `path` was set on the command line, that is named as well.
+        """
+        inside = [o for p, o in self.origins.items() if path and p[: len(path)] == path]
+        options = dict.fromkeys(o for o in inside if o.startswith("--"))
+        place = self.origin(path)
+        options.pop(place, None)
+        along = f" (with {', '.join(options)})" if options else ""
         where = f"{dotted(path)}: " if path else ""
-        return InputError(f"{self.origin(path)}: {where}{message}")
+        return InputError(f"{place}{along}: {where}{message}")
 
     def get(self, path: Path, default: Any = None) -> Any:
         """The value at `path`, or `default` if there is none."""
         value = self.data
         for key in path:
-            if not _has(value, key):
+            if not has(value, key):
                 return default
             value = value[key]
         return value
@@ -123,14 +131,15 @@ def dump(data: Any) -> str:
     return text
 
 
-def _has(value: Any, key: str | int) -> bool:
+def has(value: Any, key: str | int) -> bool:
+    """Whether a mapping has this key, or a list this index."""
     if isinstance(value, dict):
         return key in value
     return isinstance(value, list) and isinstance(key, int) and 0 <= key < len(value)
 
 
 def _checked(value: Any, key: str | int, path: Path, origin: str) -> Any:
-    if isinstance(value, dict) or _has(value, key):
+    if isinstance(value, dict) or has(value, key):
         return key
     above = dotted(path[:-1])
     if isinstance(value, list):
@@ -159,7 +168,7 @@ class _Reader:
         above += (node,)
         if isinstance(node, yaml.MappingNode) and node.tag == _TAG + "map":
             mapping = {}
-            for key, (key_node, value_node) in self.pairs(node, above).items():
+            for key, (key_node, value_node) in self.pairs(node, path, above).items():
                 self.origins[(*path, key)] = self.place(key_node.start_mark.line)
                 mapping[key] = self.value(value_node, (*path, key), above)
             return mapping
@@ -174,7 +183,7 @@ class _Reader:
         raise self.fail(node, f"invalid YAML: the tag {node.tag!r} is not supported; remove it")
 
     def pairs(
-        self, node: yaml.MappingNode, above: tuple[yaml.Node, ...]
+        self, node: yaml.MappingNode, path: Path, above: tuple[yaml.Node, ...]
     ) -> dict[str, tuple[yaml.Node, yaml.Node]]:
         """Key -> its nodes; what is merged in by `<<` yields to what is written out."""
         own: dict[str, tuple[yaml.Node, yaml.Node]] = {}
@@ -185,17 +194,18 @@ class _Reader:
             key = key_node.value
             if key_node.tag == _TAG + "merge":
                 for base in self.bases(value_node, above):
-                    merged = self.pairs(base, (*above, base)) | merged
+                    merged = self.pairs(base, path, (*above, base)) | merged
             elif key in own:
                 first = own[key][0].start_mark.line + 1
-                raise self.fail(key_node, f"{key}: key written twice, first in line {first}")
+                raise self.fail(
+                    key_node,
+                    f"{dotted((*path, key))}: key written twice, first in line {first}; keep one",
+                )
             else:
                 own[key] = (key_node, value_node)
         return merged | own
 
-    def bases(
-        self, node: yaml.Node, above: tuple[yaml.Node, ...]
-    ) -> Iterator[yaml.MappingNode]:
+    def bases(self, node: yaml.Node, above: tuple[yaml.Node, ...]) -> Iterator[yaml.MappingNode]:
         for base in node.value if isinstance(node, yaml.SequenceNode) else [node]:
             if not isinstance(base, yaml.MappingNode):
                 raise self.fail(base, "invalid YAML: << merges a mapping or a list of mappings")
@@ -215,7 +225,7 @@ def _number(text: str) -> float:
     return float(re.sub(r"\.(inf|nan)$", r"\1", text.lower()))
 
 
-_SCALARS = {
+_SCALARS: dict[str, Callable[[str], Any]] = {
     _TAG + "null": lambda text: None,
     _TAG + "bool": lambda text: text.lower() == "true",
     _TAG + "int": _integer,
@@ -230,8 +240,7 @@ _RESOLVERS = (
     ("int", r"[-+]?[0-9][0-9_]*(?<!_)|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
     (
         "float",
-        r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)"
-        r"|\.(?:nan|NaN|NAN)",
+        r"[-+]?(?:\.\d+|\d+(?:\.\d*)?)(?:[eE][-+]?\d+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
         "-+.0123456789",
     ),
 )
@@ -247,7 +256,16 @@ class _Dumper(yaml.SafeDumper):
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
+    def represent_str(self, data: str) -> yaml.ScalarNode:
+        # PyYAML escapes the line breaks that Unicode adds in double quotes only.
+        style = '"' if re.search("[\x85\u2028\u2029]", data) else None
+        return self.represent_scalar(_TAG + "str", data, style=style)
+
+
+_Dumper.add_representer(str, _Dumper.represent_str)
+
 
 for _tag, _pattern, _first in _RESOLVERS:
+    _whole = re.compile(rf"(?:{_pattern})\Z", re.ASCII)
     for _class in (_Loader, _Dumper):
-        _class.add_implicit_resolver(_TAG + _tag, re.compile(f"^(?:{_pattern})$"), list(_first))
+        _class.add_implicit_resolver(_TAG + _tag, _whole, list(_first))

@@ -232,7 +232,7 @@ class Operators(gym.Env[str, str]):
         if not isinstance(operators, Mapping) or not operators:
             raise InputError(f"{_OWNER}: operators must be {{symbol: meaning}}, not {operators!r}")
         for symbol, meaning in operators.items():
-            if symbol not in self._symbols:
+            if symbol not in tuple(self._symbols):  # a text would hold "" and "@#" too
                 raise InputError(
                     f"{_OWNER}: operators: unknown symbol {symbol!r}; known: {self._symbols}"
                 )

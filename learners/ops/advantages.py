@@ -28,11 +28,12 @@ def group_normalised(
     zeros = torch.zeros(len(names), dtype=totals.dtype, device=totals.device)
     size = zeros.scatter_add(0, member, torch.ones_like(totals))
     mean = zeros.scatter_add(0, member, totals) / size
-    centred = torch.where(uninformative(totals, groups), 0, totals - mean[member])
-    if not scale:
-        return centred
-    variance = zeros.scatter_add(0, member, centred**2) / (size - 1).clamp(min=1)
-    return centred / (variance.sqrt()[member] + eps)
+    advantages = totals - mean[member]
+    if scale:
+        variance = zeros.scatter_add(0, member, advantages**2) / (size - 1).clamp(min=1)
+        advantages = advantages / (variance.sqrt()[member] + eps)
+    # Exactly: the mean of equal rewards may be off by a rounding, and the scale would blow it up.
+    return torch.where(uninformative(totals, groups), 0, advantages)
 
 
 def uninformative(totals: Tensor, groups: Tensor) -> Tensor:

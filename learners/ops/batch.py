@@ -140,7 +140,7 @@ class _Row:
             self.actions.extend(turn.action_ids)
             self.logprobs.extend(turn.logprobs)
             for span in turn.versions:
-                self.versions.extend([span.version] * span.count)
+                self.versions.extend([span.version] * span.tokens)
             self.rewards.extend([0.0] * len(turn.action_ids))
             if self.rewards:
                 self.rewards[-1] += turn.reward + early

@@ -57,7 +57,8 @@ def _logits_are_head_of_backbone(model: Any) -> bool:
     if head is None or backbone is model:
         return False
     model.eval()
-    probe = torch.zeros((1, 2), dtype=torch.int64, device=head.weight.device)
+    # Several tokens: the embedding of one (the padding token's) may be zero.
+    probe = torch.arange(min(4, head.weight.shape[0]), device=head.weight.device)[None, :]
     whole = model(probe, use_cache=False).logits
     parts = head(backbone(probe, use_cache=False).last_hidden_state)
     # To the bit: a soft cap changes small logits by less than any tolerance.

@@ -202,7 +202,7 @@ class ModuleDecoder:
         positions = torch.zeros(rows * queries, dtype=torch.long)
         ids[padded], positions[padded] = batch.ids, layout.positions
         mask = torch.zeros(layout.mask.shape).masked_fill_(~layout.mask, torch.finfo().min)
-        logits = self._model(
+        logits: Tensor = self._model(
             input_ids=ids.view(rows, queries),
             position_ids=positions.view(rows, queries),
             attention_mask=mask,

@@ -16,14 +16,14 @@ def pooled_cache(pool: KVPool, layout: Layout, padded: Tensor) -> Cache:
     return Cache(layers=[PooledLayer(pool, i, layout, padded) for i in range(pool.layers)])
 
 
-class PooledLayer(CacheLayerMixin):
+class PooledLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     """One layer's view: stores the real tokens of a padded block, returns the rows' whole past."""
 
     is_compileable = False
     is_sliding = False
 
     def __init__(self, pool: KVPool, index: int, layout: Layout, padded: Tensor) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._pool, self._index, self._layout, self._padded = pool, index, layout, padded
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:

@@ -162,7 +162,7 @@ def _spans(versions: list[int]) -> tuple[VersionSpan, ...]:
     spans: list[VersionSpan] = []
     for version in versions:
         if spans and spans[-1].version == version:
-            spans[-1] = VersionSpan(version, spans[-1].count + 1)
+            spans[-1] = VersionSpan(version, spans[-1].tokens + 1)
         else:
             spans.append(VersionSpan(version, 1))
     return tuple(spans)

@@ -22,7 +22,6 @@ from typing import TypeAlias
 from sao_gym import boundary, rng
 from sao_gym.boundary import Step
 from sao_gym.events import (
-    ConceptChanged,
     EnvironmentStepped,
     Evaluated,
     Event,
@@ -68,7 +67,6 @@ class _Train:
 _Item: TypeAlias = Event | _Tick | _Train
 
 _PRIORITY: dict[type, int] = {
-    ConceptChanged: 0,
     PolicyPublished: 1,
     _Train: 2,
     # everything else in between, in the order it was asked for

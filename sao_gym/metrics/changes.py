@@ -118,8 +118,9 @@ def transitions(facts: Facts) -> tuple[Transition, ...]:
     for change in facts.changes:
         x = change.clocks.started
         if change.phase == "window_ended" and found:
-            settled = {"settled": x, "settled_updates": change.updates}
-            found[-1] = found[-1]._replace(new=change.concept, **settled)
+            found[-1] = found[-1]._replace(
+                new=change.concept, settled=x, settled_updates=change.updates
+            )
         elif change.kind != "start":
             found.append(
                 Transition(

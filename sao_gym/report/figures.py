@@ -14,7 +14,7 @@ GRID = "#e6e8eb"
 SERVED = "#8b949b"
 LEFT = 0.06
 WINDOW_SHADE = "#eef0f3"
-STYLE = {
+STYLE: dict[Any, Any] = {
     "font.family": "sans-serif",
     "font.sans-serif": ["Inter", "Helvetica Neue", "Arial", "DejaVu Sans"],
     "font.size": 12,
@@ -51,7 +51,7 @@ def draw_adaptation(series: Series, path: Path, *, title: str, finding: str, clo
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    with mpl.rc_context({**STYLE, "font.sans-serif": _fonts()}):
+    with mpl.rc_context({**STYLE, "font.sans-serif": installed_fonts()}):
         figure = Figure(figsize=(10.4, 7.4), dpi=160, facecolor="white")
         FigureCanvasAgg(figure)
         ribbon, reward, lag, masked = figure.subplots(
@@ -102,13 +102,12 @@ def _draw_key(figure: Any) -> None:
     )
 
 
-def _fonts() -> list[str]:
+def installed_fonts() -> list[str]:
     """The preferred fonts that are installed; asking for others makes matplotlib warn."""
     from matplotlib import font_manager
 
     installed = {font.name for font in font_manager.fontManager.ttflist}
-    wanted: Any = STYLE["font.sans-serif"]
-    return [name for name in wanted if name in installed] or ["DejaVu Sans"]
+    return [name for name in STYLE["font.sans-serif"] if name in installed] or ["DejaVu Sans"]
 
 
 def _draw_ribbon(axes: Any, series: Series) -> None:
@@ -227,16 +226,9 @@ def _draw_masked(axes: Any, series: Series) -> None:
     axes.yaxis.set_major_formatter(lambda y, _: f"{100 * y:.0f} %")
 
 
-def _end_label(axes: Any, curve: Any, text: str, colour: str) -> None:
-    if curve.xs:
-        axes.annotate(
-            text,
-            xy=(1.008, curve.ys[-1]),
-            xycoords=("axes fraction", "data"),
-            fontsize=10.5,
-            color=colour,
-            va="center",
-        )
+def _end_label(axes: Any, y: float, text: str, colour: str) -> None:
+    place = {"xy": (1.008, y), "xycoords": ("axes fraction", "data"), "va": "center"}
+    axes.annotate(text, **place, fontsize=10.5, color=colour)
 
 
 def _mark_changes(axes: Any, series: Series) -> None:

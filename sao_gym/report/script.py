@@ -54,7 +54,7 @@ JS = """
 
   var filters = document.querySelectorAll('.filters select');
   function filter() {
-    document.querySelectorAll('details.rollout').forEach(function (item) {
+    document.querySelectorAll('.rollout').forEach(function (item) {
       item.hidden = Array.prototype.some.call(filters, function (select) {
         return select.value && item.dataset[select.name] !== select.value;
       });

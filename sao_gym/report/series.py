@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from sao_gym.metrics import Curve, Facts, Transition, concept_curves, transitions, window_mean
 from sao_gym.summary import WINDOW
@@ -83,17 +84,18 @@ def build_series(facts: Facts, recoveries: Sequence[int | None], lost: Sequence[
         for (concept, begin), end in zip(begins, ends, strict=False)
     )
     names = list(dict.fromkeys(change.concept for change in facts.changes))
-    rewards = window_mean([done.reward for done in facts.finished], WINDOW)
     updates = facts.updates
     xs = tuple(update.started for update in updates)
-    masked = [(u.started, m) for u in updates if (m := u.metrics.get("masked_fraction")) is not None]
+    curves = concept_curves(facts)
+    shares = [(u.started, u.metrics.get("masked_fraction")) for u in updates]
+    masked = [(x, share) for x, share in shares if share is not None]
     return Series(
         end=facts.started,
         segments=segments,
         changes=moves,
         colours={name: PALETTE[i % len(PALETTE)] for i, name in enumerate(names)},
-        evaluations=concept_curves(facts),
-        prequential=thin(Curve(tuple(d.started for d in facts.finished), tuple(rewards)), _last),
+        evaluations={name: thin(curves[name], _last) for name in names if name in curves},
+        prequential=thin(_prequential(facts), _last),
         lag_mean=thin(Curve(xs, tuple(u.lag_mean for u in updates)), _mean),
         lag_max=thin(Curve(xs, tuple(float(u.lag_max) for u in updates)), max),
         masked=thin(Curve(tuple(x for x, _ in masked), tuple(m for _, m in masked)), _mean),
@@ -105,12 +107,26 @@ def build_series(facts: Facts, recoveries: Sequence[int | None], lost: Sequence[
     )
 
 
+def _prequential(facts: Facts) -> Curve:
+    """From the first full window on: before it, the mean is over the quickest rollouts only."""
+    xs = tuple(done.started for done in facts.finished)
+    ys = tuple(window_mean([done.reward for done in facts.finished], WINDOW))
+    first = min(WINDOW, len(xs)) - 1
+    return Curve(xs[max(0, first) :], ys[max(0, first) :])
+
+
 def thin(curve: Curve, merge: Callable[[Sequence[float]], float], points: int = POINTS) -> Curve:
-    """At most `points` points, each standing for a stretch of neighbours, merged."""
-    if len(curve.xs) <= points:
-        return curve
+    """At most `points` points, one an x, each standing for a stretch of neighbours, merged.
+
+    When the last rollout has started the clock stands still while the rest is trained on; those
+    points share one x.
+    """
     bounds = [len(curve.xs) * k // points for k in range(points + 1)]
-    cuts = [(a, b) for a, b in zip(bounds, bounds[1:], strict=False) if b > a]
+    if len(curve.xs) <= points:
+        bounds = list(range(len(curve.xs) + 1))
+    same = {k for k in range(1, len(curve.xs)) if curve.xs[k - 1] == curve.xs[k]}
+    bounds = [bound for bound in bounds if bound not in same]
+    cuts = [(a, b) for a, b in pairwise(bounds) if b > a]
     return Curve(
         tuple(_last(curve.xs[a:b]) for a, b in cuts), tuple(merge(curve.ys[a:b]) for a, b in cuts)
     )

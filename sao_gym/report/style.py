@@ -57,7 +57,7 @@ svg text { font-size:12px; fill:var(--quiet); }
 svg .name { font-weight:600; fill:var(--ink); } svg .end { text-anchor:end; }
 svg .middle, svg .onfill, svg .onpage { text-anchor:middle; }
 svg .strong { fill:var(--ink); } svg .onfill { fill:var(--onfill); font-weight:600; }
-svg .onpage { fill:var(--ink); stroke:var(--page); stroke-width:6px; paint-order:stroke; }
+svg .onpage { fill:var(--ink); } svg .gap { fill:var(--page); }
 svg .onpage.quiet { fill:var(--quiet); }
 svg .line { fill:none; stroke-linejoin:round; stroke-linecap:round; }
 svg .thin { stroke-width:1; opacity:.42; } svg .thick { stroke-width:2.8; }
@@ -71,7 +71,9 @@ svg .bracket.quiet { stroke:var(--faint); }
 svg .cursor { stroke:var(--ink); opacity:.6; visibility:hidden; }
 details { border-bottom:1px solid var(--rule); }
 details > summary { cursor:pointer; padding:9px 0; list-style-position:outside; }
-summary .reward { font-weight:600; font-variant-numeric:tabular-nums; }
+div.rollout { padding:8px 0 9px; border-bottom:1px solid var(--rule); }
+.flow { margin-top:2px; overflow-wrap:anywhere; } .flow .got { color:var(--quiet); }
+.reward { font-weight:600; font-variant-numeric:tabular-nums; }
 .talk { margin:2px 0 16px; padding:12px 14px; background:var(--card); border-radius:10px;
   overflow-x:auto; font-size:.9375rem; }
 .talk div { display:flex; gap:14px; padding:2px 0; }
@@ -86,8 +88,10 @@ select { font:inherit; font-size:.875rem; color:inherit; background:var(--card);
   border:1px solid var(--rule); border-radius:7px; padding:4px 8px; }
 pre { background:var(--card); border-radius:10px; padding:14px; overflow-x:auto; font-size:.8125rem;
   line-height:1.45; margin:6px 0 14px; }
-""" + "".join(
+"""
+CSS += "".join(
     f".c{k} {{ stroke:var(--c{k}); }} .f{k} {{ fill:var(--c{k}); }} "
     f".s{k} {{ stop-color:var(--c{k}); }} .b{k} {{ background:var(--c{k}); }}\n"
     for k in range(8)
-) + "".join(f".l{k} {{ background:var(--l{k}); }}\n" for k in range(5))
+)
+CSS += "".join(f".l{k} {{ background:var(--l{k}); }}\n" for k in range(5))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -28,7 +28,7 @@ class Layout:
 
 
 WIDE = Layout(name="wide", width=960, left=44, right=56, reward=330, lower=64, ticks=8)
-NARROW = Layout(name="narrow", width=400, left=36, right=42, reward=250, lower=56, ticks=4)
+NARROW = Layout(name="narrow", width=400, left=36, right=42, reward=250, lower=56, ticks=5)
 
 RIBBON = 22
 GAP = 34
@@ -69,7 +69,7 @@ def draw_chart(series: Series, layout: Layout, *, clock: str) -> str:
         layout=layout,
         top=top,
         height=layout.reward,
-        low=low - 0.13 * (high - low),
+        low=low - 0.15 * (high - low),
         high=high + 0.02 * (high - low),
         end=series.end,
     )
@@ -80,11 +80,8 @@ def draw_chart(series: Series, layout: Layout, *, clock: str) -> str:
     peak = 1.1 * max([0.01, *series.masked.ys])
     masked = Panel(layout=layout, top=top, height=layout.lower, low=0, high=peak, end=series.end)
     height = top + layout.lower + 46
-    right = layout.width - layout.right
     parts = [
-        f'<svg class="chart {layout.name}" viewBox="0 0 {layout.width} {height}" role="img" '
-        f'aria-label="Evaluation by concept, version lag and masked tokens over rollouts started" '
-        f'data-left="{layout.left}" data-right="{right}" data-end="{series.end}">',
+        _open(layout, height, series.end),
         *_ribbon(series, upper),
         *_marks(series, (upper, lag, masked)),
         *_axes(upper, "mean reward", _steps(low, high, 5), "{:.1f}"),
@@ -97,6 +94,15 @@ def draw_chart(series: Series, layout: Layout, *, clock: str) -> str:
         "</svg>",
     ]
     return "".join(parts)
+
+
+def _open(layout: Layout, height: int, end: int) -> str:
+    right = layout.width - layout.right
+    return (
+        f'<svg class="chart {layout.name}" viewBox="0 0 {layout.width} {height}" role="img" '
+        'aria-label="Evaluation by concept, version lag and masked tokens over rollouts started" '
+        f'data-left="{layout.left}" data-right="{right}" data-end="{end}">'
+    )
 
 
 def _ribbon(series: Series, panel: Panel) -> list[str]:
@@ -167,7 +173,7 @@ def _reward(series: Series, panel: Panel, low: float) -> list[str]:
             if piece.xs and concept in number:
                 d = panel.path(piece)
                 parts.append(f'<path class="line c{number[concept]} thick" d="{d}"/>')
-    y = panel.y(low) + 20
+    y = panel.y(low) + 16
     for recovery in series.recoveries:
         done = recovery.rollouts is not None
         x0 = panel.x(recovery.tau)
@@ -176,11 +182,14 @@ def _reward(series: Series, panel: Panel, low: float) -> list[str]:
         kind = "" if done else " quiet"
         d = f"M{x0:g} {y - 4:g}v8m0-4H{x1:g}m0-4v8"
         parts.append(f'<path class="bracket{kind}" d="{d}"/>')
-        if x1 - x0 > 8 * len(text) + 8:
-            middle = (x0 + x1) / 2
+        if x1 - x0 > 8 * len(text) + 28:
+            middle, width = (x0 + x1) / 2, 7.2 * len(text) + 8
+            box = f'x="{middle - width / 2:g}" y="{y - 8:g}" width="{width:g}" height="16"'
+            parts.append(f'<rect class="gap" {box}/>')
             parts.append(f'<text class="onpage{kind}" x="{middle:g}" y="{y + 4:g}">{text}</text>')
-        elif done:
-            parts.append(f'<text class="tick" x="{x1 + 5:g}" y="{y + 4:g}">{text}</text>')
+        else:  # no room in the bracket: below it
+            middle = min((x0 + x1) / 2, panel.layout.width - panel.layout.right - 4.0 * len(text))
+            parts.append(f'<text class="tick middle" x="{middle:g}" y="{y + 18:g}">{text}</text>')
     return parts
 
 
@@ -236,14 +245,9 @@ def _steps(low: float, high: float, count: int) -> list[float]:
 
 def _nice(value: float) -> float:
     """The smallest of 1, 2, 5 times a power of ten that is at least `value`."""
-    return _first(lambda step: step >= value, (m * 10**e for e in range(12) for m in (1, 2, 5)))
+    return next(m * 10.0**e for e in range(15) for m in (1, 2, 5) if m * 10.0**e >= value)
 
 
 def _round_down(value: float) -> float:
     """The largest of 1, 2, 5 times a power of ten below `value`."""
-    steps = (m * 10.0**e for e in range(9, -5, -1) for m in (5, 2, 1))
-    return _first(lambda step: step <= value, steps)
-
-
-def _first(test: Callable[[float], bool], steps: object) -> float:
-    return next(step for step in steps if test(step))  # type: ignore[attr-defined, no-any-return]
+    return next(m * 10.0**e for e in range(15, -16, -1) for m in (5, 2, 1) if m * 10.0**e <= value)

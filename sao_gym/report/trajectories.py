@@ -95,12 +95,12 @@ def read_trajectories(
     for record in records:
         name = record["event"]
         if name == "UpdateFinished":
-            for rollout in wanted.intersection(record["rollouts"]):
-                shown[rollout].fate = "trained"
-                shown[rollout].trained_in = record["version"]
+            for trained in wanted.intersection(record["rollouts"]):
+                shown[trained].fate = "trained"
+                shown[trained].trained_in = record["version"]
             continue
         started += name == "RolloutStarted"
-        rollout = record.get("rollout")
+        rollout = record.get("rollout", -1)
         if rollout not in wanted:
             continue
         if name == "RolloutStarted":
@@ -112,9 +112,7 @@ def read_trajectories(
     return sorted(shown.values(), key=lambda item: item.order)
 
 
-def _apply(
-    shown: ShownRollout, record: Record, decode: Callable[[Sequence[int]], str]
-) -> None:
+def _apply(shown: ShownRollout, record: Record, decode: Callable[[Sequence[int]], str]) -> None:
     match record["event"]:
         case "EnvironmentStepped":
             if record["turn"] == 0:

@@ -5,8 +5,8 @@
     def test_maze():
         check_environment(Maze, concepts=[{"walls": "north"}, {"walls": "south"}])
 
-Each suite runs named rules in order and gives the names of those that hold; the first that does
-not raises `ContractError` (an `AssertionError`) that says the rule, what was seen and what is right.
+Each suite runs named rules in order and gives the names of those that hold. The first that does not
+raises `ContractError` (an `AssertionError`): the rule, what was seen and what is right.
 Rules about an optional protocol run if the plug-in offers it.
 """
 

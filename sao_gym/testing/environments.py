@@ -242,7 +242,7 @@ def late_score_agrees_with_reward(subject: Subject) -> None:
     for seed, concept in subject.cases():
         policies = [explore(seed), explore(seed + 1)]
         if isinstance(subject.factory().unwrapped, ReferenceSolver):
-            policies.append(follow_reference)
+            policies.insert(0, follow_reference)
         for policy in policies:
             env = subject.factory()
             episode = finish(env, begin(env, seed, concept), policy)
@@ -316,12 +316,12 @@ def _replayed(env: TextEnv, episode: Episode, seed: int, concept: Params) -> flo
 
 
 def _compare(declared: Params, info: dict[str, Any], where: str) -> None:
-    applied = info.get("concept")
+    applied: Any = info.get("concept")
     require(isinstance(applied, dict), f'{where}: info["concept"] must be a dict, not {applied!r}')
     for name, value in declared.items():
-        got = repr(applied[name]) if name in applied else "nothing"  # type: ignore[index]
+        got = repr(applied[name]) if name in applied else "nothing"
         require(
-            name in applied and applied[name] == value,  # type: ignore[operator, index]
+            name in applied and applied[name] == value,
             f"{where}: concept parameter {name!r} was declared {value!r}, read back {got}",
         )
 

@@ -52,10 +52,10 @@ def random_states() -> dict[str, Any]:
 
     import numpy as np
 
-    kind, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002  it is what we guard
+    numpy_state: Any = np.random.get_state(legacy=False)  # noqa: NPY002  it is what we guard
     states: dict[str, Any] = {
         "random": random.getstate(),
-        "numpy.random": (kind, bytes(keys), tuple(rest)),
+        "numpy.random": (numpy_state["state"]["key"].tobytes(), numpy_state["state"]["pos"]),
     }
     if "torch" in sys.modules:
         states["torch"] = bytes(sys.modules["torch"].get_rng_state().numpy())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -44,17 +45,24 @@ class BestOf:
         loss.backward()
         self._optimizer.step()
         weights = {name: w.detach().clone() for name, w in self._model.state_dict().items()}
-        return Update(weights=weights, metrics=metrics | {"loss": float(loss)})
+        return Update(weights=weights, metrics=metrics | {"loss": loss.item()})
 
     def state_dict(self) -> dict[str, Any]:
-        return {"model": self._model.state_dict(), "optimizer": self._optimizer.state_dict()}
+        # a copy: the next update changes these tensors in place
+        state = {"model": self._model.state_dict(), "optimizer": self._optimizer.state_dict()}
+        return deepcopy(state)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._model.load_state_dict(state["model"])
-        self._optimizer.load_state_dict(state["optimizer"])
+        self._optimizer.load_state_dict(deepcopy(state["optimizer"]))
 
     def _loss(self, trajectory: Trajectory) -> torch.Tensor:
-        (turn,) = trajectory.turns
-        prompt, action = list(turn.observation_ids), list(turn.action_ids)
-        logits = self._model(torch.tensor([prompt + action])).logits[0, len(prompt) - 1 : -1]
-        return torch.nn.functional.cross_entropy(logits, torch.tensor(action))
+        tokens: list[int] = []
+        spoken: list[int] = []
+        for turn in trajectory.turns:
+            tokens += turn.observation_ids
+            spoken += range(len(tokens), len(tokens) + len(turn.action_ids))
+            tokens += turn.action_ids
+        logits = self._model(torch.tensor([tokens])).logits[0]
+        wanted = torch.tensor([tokens[at] for at in spoken])
+        return torch.nn.functional.cross_entropy(logits[[at - 1 for at in spoken]], wanted)

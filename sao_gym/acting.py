@@ -1,0 +1,131 @@
+"""Rollouts in progress: agent and environment take turns, the engine speaks for the agent.
+
+    begin -> (environment answers) -> environment_stepped -> request -> (engine) -> turn_sampled -+
+                                            ^                                                   |
+                                            +------------------ action -------------------------+
+
+Part of the loop's state; nothing but the loop calls it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sao_gym import boundary
+from sao_gym.drift import Drift
+from sao_gym.events import (
+    Clocks,
+    EnvironmentStepped,
+    RolloutFailed,
+    RolloutFinished,
+    RolloutStarted,
+    TurnSampled,
+)
+from sao_gym.pool import EnvironmentPool
+from sao_gym.protocols import Agent, Executor
+from sao_gym.rollout import OpenRollout
+from sao_gym.types import Concept, Failed, Terminated, Truncated
+
+
+@dataclass(slots=True, kw_only=True)
+class Acting:
+    """Every rollout that has started and not yet ended."""
+
+    agent: Agent
+    executor: Executor
+    environments: EnvironmentPool
+    drift: Drift
+    context: int
+    """Tokens the policy can attend over."""
+    open: dict[int, OpenRollout] = field(default_factory=dict)
+
+    def start(self, event: RolloutStarted, clocks: Clocks) -> None:
+        """Give a new rollout its environment; it begins when `event` is handled."""
+        self.open[event.rollout] = OpenRollout(
+            task=event.task,
+            concept_start=event.concept,
+            concept_scored=event.concept,
+            env=self.environments.take(),
+            started=clocks.seconds,
+            notice=self.drift.notice(clocks, event.concept),
+        )
+
+    def begin(self, event: RolloutStarted) -> None:
+        rollout = self.open[event.rollout]
+        rollout.begun = True
+        self.executor.reset(event.rollout, rollout.env, event.task, event.concept)
+
+    def environment_stepped(self, event: EnvironmentStepped, clocks: Clocks) -> None:
+        rollout = self.open[event.rollout]
+        if event.turn > 0:
+            rollout.turns.append(rollout.turn(event.reward))
+        if event.terminated or event.truncated:
+            limit = Terminated() if event.terminated else Truncated("environment")
+            self._finish(event.rollout, limit, clocks)
+            return
+        prompt = event.turn == 0
+        if prompt:
+            ids = self.agent.begin(rollout.notice + event.observation)
+        else:
+            ids = self.agent.observe(event.observation)
+        rollout.observe(ids)
+        if len(rollout.context) + self.agent.max_new_tokens > self.context:
+            if prompt:
+                detail = f"a prompt of {len(ids)} tokens leaves no room for an action"
+                self._fail(event.rollout, Failed("contract", detail))
+            else:
+                self._finish(event.rollout, Truncated("context"), clocks)
+            return
+        self.executor.sample(rollout.request(event.rollout, event.turn + 1, self.agent))
+
+    def turn_sampled(self, event: TurnSampled, clocks: Clocks) -> None:
+        done = event.completion
+        rollout = self.open[done.rollout]
+        rollout.sampled(done)
+        moved = None
+        if self.drift.inflight == "live":
+            concept = self.drift.concept(clocks, rollout.task)
+            if concept != rollout.concept_scored:
+                moved = rollout.concept_scored = concept
+        action = self.agent.act(done.action_ids)
+        self.executor.step(done.rollout, done.turn, rollout.env, action, moved)
+
+    def finished(self, number: int) -> None:
+        """Its trajectory is complete: the environment may be used again."""
+        self.executor.release(number)
+        self.environments.give_back(self.open.pop(number).env)
+
+    def close(self, number: int) -> OpenRollout:
+        """End a rollout that failed or is dropped, whatever its environment is doing."""
+        rollout = self.open.pop(number)
+        self.executor.release(number)
+        self.environments.discard(rollout.env)
+        return rollout
+
+    def overtaken(self, concept: Concept) -> list[int]:
+        """Rollouts that a change to `concept` aborts: begun under another, and not over yet."""
+        found = []
+        for number, rollout in self.open.items():
+            if rollout.concept_start.id != concept.id and not rollout.over:
+                rollout.successor = concept
+                if rollout.begun:
+                    found.append(number)
+        return found
+
+    def _finish(self, number: int, outcome: Terminated | Truncated, clocks: Clocks) -> None:
+        rollout = self.open[number]
+        if self.drift.inflight == "reward_late":
+            concept = self.drift.concept(clocks, rollout.task)
+            if concept != rollout.concept_start:
+                reward = boundary.score(rollout.env, concept)
+                if isinstance(reward, Failed):
+                    self._fail(number, reward)
+                    return
+                rollout.rescore(concept, reward)
+        rollout.over = True
+        trajectory = rollout.trajectory(number, outcome, clocks.seconds)
+        self.executor.emit(RolloutFinished(trajectory=trajectory))
+
+    def _fail(self, number: int, failure: Failed) -> None:
+        self.open[number].over = True
+        self.executor.emit(RolloutFailed(rollout=number, failure=failure))

@@ -1,0 +1,29 @@
+"""Environments for use again: making one may cost more than an episode in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sao_gym.protocols import TextEnv
+
+
+class EnvironmentPool:
+    """Hands out environments, idle ones first. `reset` makes them as new: that is their contract."""
+
+    def __init__(self, make: Callable[[], TextEnv]) -> None:
+        self._make = make
+        self._idle: list[TextEnv] = []
+
+    def take(self) -> TextEnv:
+        return self._idle.pop() if self._idle else self._make()
+
+    def give_back(self, env: TextEnv) -> None:
+        self._idle.append(env)
+
+    def discard(self, env: TextEnv) -> None:
+        """Close one that failed, or that may still be at work."""
+        env.close()
+
+    def close(self) -> None:
+        while self._idle:
+            self._idle.pop().close()
