@@ -6,7 +6,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format clean
+.PHONY: help demo test lint style tree types layers format clean
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 CONSTRAINTS ?= constraints.txt
@@ -27,16 +27,25 @@ demo: $(VENV)/.runtime  ## run the default drift scenario and say where its repo
 test: $(VENV)/.dev  ## run the whole test suite
 	@$(BIN)/python -m pytest $(ARGS)
 
-# Types and layers are checked on an installed tree: in the checkout the plug-in folders are not yet
-# inside `sao_gym`, so a type checker would see almost nothing of them, and pass.
-lint: $(VENV)/.dev  ## style, format, types and layers
+lint: style types layers  ## style, format, types and layers
+
+style: $(VENV)/.dev
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+
+# Types and layers are checked on an installed tree: in the checkout the plug-in folders are not yet
+# inside `sao_gym`, so a type checker would see almost nothing of them, and pass.
+tree: $(VENV)/.dev
 	@rm -rf build
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	    --no-deps --no-build-isolation --no-compile --target build/tree .
-	@cd build/tree && ../../$(BIN)/mypy --strict --config-file ../../pyproject.toml -p sao_gym
-	@cd build/tree && ../../$(BIN)/lint-imports --config ../../pyproject.toml
+
+types: tree
+	@cd build/tree && ../../$(BIN)/mypy --config-file ../../pyproject.toml \
+	    --cache-dir ../../.mypy_cache --strict -p sao_gym
+
+layers: tree
+	@cd build/tree && ../../$(BIN)/lint-imports ../../pyproject.toml --no-cache
 
 format: $(VENV)/.dev  ## rewrite the code in the house style
 	@$(BIN)/ruff check --fix .

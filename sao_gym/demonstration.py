@@ -26,8 +26,8 @@ _MOST_TURNS = 1000
 def demonstrate(
     env: TextEnv,
     agent: Agent,
-    task: Task,
     concept: Concept,
+    task: Task,
     *,
     seed: int = 0,
     noise: float = 0.0,

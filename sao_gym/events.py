@@ -155,41 +155,18 @@ Event: TypeAlias = (
 
 
 def to_record(time: float, event: Event) -> dict[str, Any]:
-    """One event as a JSON-ready object.
+    """One event as a JSON-ready object. Turns are not repeated in `RolloutFinished`."""
+    return {"t": time, "event": type(event).__name__, **_body(event)}
 
-    `RolloutFinished` does not repeat what `TurnSampled` said; it adds what the learner sees
-    besides: the observations' tokens and the turns' final rewards.
-    """
-    record: dict[str, Any] = {"t": time, "event": type(event).__name__}
+
+def _body(event: Event) -> dict[str, Any]:
     match event:
-        case TurnSampled(completion=done):
-            record |= {
-                "rollout": done.rollout,
-                "turn": done.turn,
-                "action_ids": done.action_ids,
-                "logprobs": done.logprobs,
-                "versions": done.versions,
-                "stopped": done.stopped,
-            }
-        case RolloutFinished(trajectory=done):
-            record |= {
-                "rollout": done.rollout,
-                "task": done.task.index,
-                "concept_start": done.concept_start.id,
-                "concept_scored": done.concept_scored.id,
-                "reward": done.reward,
-                "outcome": type(done.outcome).__name__.lower(),
-                "limit": done.outcome.limit if isinstance(done.outcome, Truncated) else None,
-                "turns": len(done.turns),
-                "observation_ids": [turn.observation_ids for turn in done.turns],
-                "rewards": [turn.reward for turn in done.turns],
-                "action_tokens": done.action_tokens,
-                "oldest_version": done.oldest_version,
-                "newest_version": done.newest_version,
-                "started_at": done.timing.started,
-            }
+        case TurnSampled(completion=completion):
+            return _fields(completion)
+        case RolloutFinished(trajectory=trajectory):
+            return _finished(trajectory)
         case RolloutStarted(task=task, concept=concept):
-            record |= {
+            return {
                 "rollout": event.rollout,
                 "task": task.index,
                 "task_seed": task.seed,
@@ -198,9 +175,9 @@ def to_record(time: float, event: Event) -> dict[str, Any]:
                 "version": event.version,
             }
         case RolloutFailed(failure=failure):
-            record |= {"rollout": event.rollout, "kind": failure.kind, "detail": failure.detail}
+            return {"rollout": event.rollout, "kind": failure.kind, "detail": failure.detail}
         case ConceptChanged(concept=concept, clocks=clocks):
-            record |= {
+            return {
                 "segment": event.segment,
                 "concept": concept.id,
                 "params": dict(concept.params),
@@ -208,13 +185,31 @@ def to_record(time: float, event: Event) -> dict[str, Any]:
                 "phase": event.phase,
                 "clocks": _fields(clocks),
             }
-        case UpdateFinished():
-            record |= _fields(event) | {"metrics": dict(event.metrics)}
+        case UpdateFinished(metrics=metrics):
+            return _fields(event) | {"metrics": dict(metrics)}
         case RunEnded(clocks=clocks):
-            record |= {"reason": event.reason, "clocks": _fields(clocks)}
+            return {"reason": event.reason, "clocks": _fields(clocks)}
         case _:
-            record |= _fields(event)
-    return record
+            return _fields(event)
+
+
+def _finished(done: Trajectory) -> dict[str, Any]:
+    return {
+        "rollout": done.rollout,
+        "task": done.task.index,
+        "concept_start": done.concept_start.id,
+        "concept_scored": done.concept_scored.id,
+        "reward": done.reward,
+        "outcome": type(done.outcome).__name__.lower(),
+        "limit": done.outcome.limit if isinstance(done.outcome, Truncated) else None,
+        "turns": len(done.turns),
+        "observation_ids": [turn.observation_ids for turn in done.turns],
+        "rewards": [turn.reward for turn in done.turns],
+        "action_tokens": done.action_tokens,
+        "oldest_version": done.oldest_version,
+        "newest_version": done.newest_version,
+        "started_at": done.timing.started,
+    }
 
 
 def _fields(value: Any) -> dict[str, Any]:

@@ -21,7 +21,6 @@ import functools
 import importlib
 import importlib.resources
 import inspect
-import sys
 import types
 import typing
 from collections.abc import Mapping
@@ -140,16 +139,15 @@ def _fits_json(default: Any) -> bool:
 
 def _annotations(plugin: Any, parameters: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
     """Resolved annotations of these parameters; others may name what only a checker imports."""
-    is_class = isinstance(plugin, type)
-    function = inspect.unwrap(plugin.__init__ if is_class else plugin)
-    module = vars(sys.modules[plugin.__module__]) if hasattr(plugin, "__module__") else {}
     holder = types.SimpleNamespace(
         __annotations__={
             name: Any if parameter.annotation is parameter.empty else parameter.annotation
             for name, parameter in parameters.items()
         }
     )
-    scope = getattr(function, "__globals__", module)
+    is_class = isinstance(plugin, type)
+    function = inspect.unwrap(plugin.__init__ if is_class else plugin)
+    scope = getattr(function, "__globals__", {})
     return typing.get_type_hints(holder, globalns=scope, include_extras=True)
 
 

@@ -13,6 +13,7 @@ Heavy imports happen inside commands, so `--help` is instant.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -41,6 +42,8 @@ class _Commands(click.Group):
 @click.option("--debug", is_flag=True, help="Show tracebacks instead of one-line errors.")
 def main(debug: bool) -> None:
     """A simulator and gym in which LLM agents learn online while the world drifts."""
+    if "" not in sys.path and (here := os.getcwd()) not in sys.path:
+        sys.path.insert(0, here)  # import paths in scenario files name modules that lie here
 
 
 def _scenario_options(command: Callable[..., None]) -> Callable[..., None]:

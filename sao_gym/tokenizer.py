@@ -88,9 +88,7 @@ def _ids(tokenizer: Any, text: str, control: bool) -> tuple[int, ...] | None:
         encoded = tokenizer(text, add_special_tokens=False, split_special_tokens=not control)
     except Exception:  # noqa: BLE001  the tokenizers library raises just that for unknown symbols
         return None
-    ids = tuple(encoded["input_ids"])
-    unknown = tokenizer.unk_token_id
-    return None if unknown is not None and unknown in ids else ids
+    return tuple(encoded["input_ids"])
 
 
 def _same(one: str, other: str) -> bool:

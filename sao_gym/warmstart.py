@@ -51,8 +51,8 @@ class Demonstrations:
         return demonstrate(
             self._env,
             self._agent,
-            Task(index=index, seed=rng.integer(self._seed, "warm_start", index)),
             self._concept,
+            Task(index=index, seed=rng.integer(self._seed, "warm_start", index)),
             seed=self._seed,
             noise=self._noise,
             noise_after_error=self._after,

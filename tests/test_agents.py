@@ -29,7 +29,9 @@ EMPTY_THINKING = PLAIN.replace(
     "{{ m.content }}",
     "{% if m.role == 'assistant' and loop.last %}<think>\n\n</think>\n\n{% endif %}{{ m.content }}",
 )
-COUNTS_TURNS = PLAIN.replace("{{ m.role }}", "{{ m.role }} {{ loop.index }}")
+COUNTS_TURNS = PLAIN.replace(
+    "{{ m.content }}", "{% if m.role == 'user' %}{{ loop.index }} {% endif %}{{ m.content }}"
+)
 TRIMS = PLAIN.replace("{{ m.content }}", "{{ m.content | trim }}")
 OTHER_END = PLAIN.replace("<|im_end|>\n", ".\n")
 
@@ -38,7 +40,7 @@ class TwoSpellings:
     """`ab` is one token (2) or two (0, 1): encoding gives the first, a policy may sample both."""
 
     chat_template = None
-    eos_token_id = unk_token_id = None
+    eos_token_id = None
     all_special_tokens = ()
     texts = ("a", "b", "ab", ">")
 
@@ -197,7 +199,7 @@ def test_what_a_template_refuses_is_said():
         "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
     )
     tokenizer = chat_tokenizer(no_system + PLAIN)
-    with pytest.raises(InputError, match="refuses the turns system, user.*: no system role"):
+    with pytest.raises(InputError, match=r"refuses the turns system, user.*: no system role"):
         Tools(tokenizer, system="use A or B")
     assert Tools(tokenizer).begin("a5:")
 

@@ -173,3 +173,9 @@ def test_make_installs_under_the_constraints() -> None:
     assert all("-c constraints.txt" in line for line in installs)
     pins = (ROOT / "constraints.txt").read_text().splitlines()
     assert any(line.startswith("torch==") for line in pins)
+
+
+def test_both_places_tell_the_same_version() -> None:
+    import sao_gym
+
+    assert sao_gym.__version__ == PROJECT["project"]["version"]

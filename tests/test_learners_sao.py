@@ -145,7 +145,11 @@ def test_advantages_by_hand_with_a_constant_critic():
 
 
 def test_constant_returns_have_no_explained_variance():
-    assert math.isnan(sao().update(rollouts((1.0,) * 4)).metrics["explained_variance"])
+    """Also where advantage + value rounds each return a little differently."""
+    learner = sao(head_init="normal")
+    for _ in range(5):
+        metrics = learner.update(rollouts((1.0,) * 4, turns=5)).metrics
+        assert math.isnan(metrics["explained_variance"])
 
 
 def test_fixed_lambda_and_whitening():

@@ -99,7 +99,8 @@ def test_explained_variance_by_hand():
 @pytest.mark.parametrize(
     ("returns", "mask", "reason"),
     [
-        ([[1.0, 1.0, 0.0]], [[True, True, False]], "every return is 1.0"),
+        ([[1.0, 1.0, 0.0]], [[True, True, False]], "every return is 1"),
+        ([[1.0, 1.0 - 6e-8, 0.0]], [[True, True, False]], "every return is 1"),
         ([[1.0, 0.0, 2.0]], [[True, False, False]], "two action tokens"),
     ],
 )

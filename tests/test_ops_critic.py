@@ -132,6 +132,13 @@ def test_attention_by_name(make, inside, outside):
     assert model.head.weight.requires_grad
 
 
+def test_norms_of_queries_and_keys_count_wherever_they_sit():
+    norms = torch.nn.ModuleDict({name: torch.nn.LayerNorm(4) for name in ("q_norm", "k_norm")})
+    model = ValueModel(llama())
+    model.backbone = torch.nn.ModuleDict({"block": norms, "mlp": torch.nn.Linear(4, 4)})
+    assert {name.split(".")[1] for name in freeze(model, [ATTENTION])} == {"q_norm", "k_norm"}
+
+
 def test_patterns_that_do_nothing_or_everything_are_errors():
     with pytest.raises(InputError, match="matches no critic parameter"):
         freeze(ValueModel(llama()), [ATTENTION, "c_attn"])

@@ -78,6 +78,14 @@ def test_band_is_open_and_epsilons_are_widths():
     assert figures["masked_low"] == figures["masked_high"] == pytest.approx(0.25)
 
 
+def test_both_bounds_are_outside_the_band():
+    """Halves and doubles, whose logarithms are exact to the bit on both sides of the comparison."""
+    logs = torch.tensor([[math.log(0.5), math.log(2.0), math.log(1.9), math.log(0.6)]])
+    ratio = log_ratio(logs, torch.zeros_like(logs), everywhere(logs))
+    region = double_sided(ratio, eps_low=0.5, eps_high=1.0)
+    assert region.kept.tolist() == [[False, False, True, True]]
+
+
 def test_mask_ignores_the_sign_of_the_advantage():
     for advantage in (3.0, -3.0):
         _, gradient = with_gradient(dis_loss, row(-3.0), row(-1.0), row(advantage), **DIS)
@@ -112,10 +120,12 @@ def test_a_masked_token_poisons_nothing(loss, widths, poison, side):
 
 
 @pytest.mark.parametrize(("loss", "widths"), LOSSES)
-def test_an_action_token_without_finite_logprob_is_rejected_but_counted(loss, widths):
-    result, gradient = with_gradient(
-        loss, row(-1.0, -1.0), row(-1.0, math.nan), row(1.0, 1.0), **widths
-    )
+@pytest.mark.parametrize("bad", [math.nan, -math.inf])
+@pytest.mark.parametrize("side", ["learner", "sampler"])
+def test_an_action_token_without_finite_logprob_is_rejected_but_counted(loss, widths, bad, side):
+    good, lost = row(-1.0, -1.0), row(-1.0, bad)
+    pair = (lost, good) if side == "learner" else (good, lost)
+    result, gradient = with_gradient(loss, *pair, row(1.0, 1.0), **widths)
     torch.testing.assert_close(gradient, row(-0.5, 0.0))
     figures = ratio_metrics(result.ratio, result.region, everywhere(gradient))
     assert figures["masked_fraction"] == pytest.approx(0.5)

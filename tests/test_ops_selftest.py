@@ -90,9 +90,10 @@ def test_same_weights_pass_and_nothing_is_masked(make):
     model = make()
     trajectories = [sampled(model, rollout) for rollout in range(5)]
     check_on_policy(model, trajectories)
-    model.train()
+    scorer = Scorer(model)
+    model.train()  # whoever set it: a scorer always scores without dropout
     batch = collate(trajectories, 0)
-    ratio = log_ratio(Scorer(model)(batch).logprobs.detach(), batch.logprobs, batch.mask)
+    ratio = log_ratio(scorer(batch).logprobs.detach(), batch.logprobs, batch.mask)
     assert float((ratio.value.exp() - 1).abs().max()) < 1e-4
     assert torch.equal(double_sided(ratio, eps_low=0.001, eps_high=0.001).kept, batch.mask)
 

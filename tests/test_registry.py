@@ -159,16 +159,19 @@ FAKES = """
 from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 from pydantic import BaseModel
+from sao_gym.task import task
 if TYPE_CHECKING:
     from nowhere import Tokenizer
+
+Side = Literal["0", "1"]
 
 def tick(): ...
 
 class Env:
     def __init__(self, *, kinds: int = 6, rate: float, mode: Literal["a", "b"] = "a",
                  sizes: tuple[int, ...] = (1, 2), limit: int = None, copy: bool = False,
-                 clock=tick, free=None):
-        self.got = (kinds, rate, mode, sizes, limit, copy, clock is tick, free)
+                 _depth: int = 0, clock=tick, free=None):
+        self.got = (kinds, rate, mode, sizes, limit, copy, _depth, clock is tick, free)
 
 class Agent:
     def __init__(self, tokenizer: Tokenizer, *, max_new_tokens: int = 1):
@@ -180,11 +183,12 @@ class Learner:
     def __init__(self, setup, config):
         self.got = (setup, config.rate)
 
-class Child(Env):
-    pass
-
-def task(*, size: int = 2):
+def plain(*, size: int = 2):
     return size
+
+@task(charset="01")
+def coin(rng, concept, *, side: Side = "0"):
+    return side, side
 """
 
 
@@ -195,12 +199,31 @@ def fakes(package):
 
 
 def test_params_are_the_keyword_only_parameters(fakes):
-    for name in ("Env", "Child"):
-        env = registry.construct(fakes(name), params={"rate": 1, "sizes": [3, 4], "mode": "b"})
-        assert env.got == (6, 1.0, "b", (3, 4), None, False, True, None)
-        assert isinstance(env.got[1], float)
-    env = registry.construct(fakes("Env"), params={"rate": 1, "limit": 3, "copy": True})
-    assert env.got == (6, 1.0, "a", (1, 2), 3, True, True, None)
+    env = registry.construct(fakes("Env"), params={"rate": 1, "sizes": [3, 4], "mode": "b"})
+    assert env.got == (6, 1.0, "b", (3, 4), None, False, 0, True, None)
+    assert isinstance(env.got[1], float)
+    params = {"rate": 1, "limit": 3, "copy": True, "_depth": 2, "free": "x"}
+    env = registry.construct(fakes("Env"), params=params)
+    assert env.got == (6, 1.0, "a", (1, 2), 3, True, 2, True, "x")
+    env = registry.construct(fakes("Env"), params={"rate": 1, "limit": None})
+    assert env.got[4] is None
+
+
+def test_annotations_are_read_where_they_were_written(fakes, package):
+    package("sao_t_child.py", "from sao_t_fakes import Env\nclass Child(Env): pass\n")
+    child = registry.load("envs", "sao_t_child:Child")
+    assert registry.construct(child, params={"rate": 1, "mode": "b"}).got[2] == "b"
+    coin = fakes("coin")
+    assert registry.construct(coin, params={"side": "1"}).reset(seed=0)[0] == "1"
+    with pytest.raises(ValidationError, match="side"):
+        registry.construct(coin, params={"side": "2"})
+
+
+def test_a_factory_checks_once_and_makes_many(fakes):
+    factory = registry.bind(fakes("Env"), params={"rate": 1})
+    assert factory() is not factory()
+    with pytest.raises(ValidationError):
+        registry.bind(fakes("Env"), params={"rate": "1"})
 
 
 def test_positional_parameters_are_the_callers(fakes):
@@ -219,7 +242,7 @@ def test_a_nested_config_is_taken_and_never_ignores_a_key(fakes):
 
 
 def test_a_function_is_a_plugin_too(fakes):
-    assert registry.construct(fakes("task"), params={"size": 5}) == 5
+    assert registry.construct(fakes("plain"), params={"size": 5}) == 5
 
 
 @pytest.mark.parametrize(

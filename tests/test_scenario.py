@@ -234,6 +234,11 @@ def test_a_wrong_override_is_named_in_place_of_a_line(folder, override, message)
     assert refused(folder, overrides=[override]) == message
 
 
+def test_seed_0_is_a_seed(folder):
+    assert load(folder, TEXT + "seed: 5\n").seed == 5
+    assert load(folder, TEXT + "seed: 5\n", seed=0).seed == 0
+
+
 def test_a_wrong_seed(folder):
     assert refused(folder, seed=-1) == (
         "--seed -1: seed: must be greater than or equal to 0, not -1"
@@ -259,8 +264,9 @@ def test_the_files_own_learner_keeps_its_params(folder):
 def test_overrides_hold_for_the_picked_learner(folder):
     scenario = load(folder, learner=GRPO, overrides=["learner.params.group_size=2"])
     assert scenario.learner.params["group_size"] == 2
-    scenario = load(folder, learner=GRPO, overrides=[f"arms.{GRPO}.group_size=16"])
-    assert scenario.learner.params["group_size"] == 16
+    override = f"arms.{GRPO}.group_size=16"
+    scenario = load(folder, learner=GRPO, overrides=[override, "learner.params.batch_size=16"])
+    assert scenario.learner.params == {"group_size": 16, "batch_size": 16}
 
 
 def test_an_arms_error_names_its_own_line(folder):
@@ -304,7 +310,12 @@ assignments = st.one_of(
     st.builds("time.update={{kind: gamma, mean: {!r}, shape: 2}}".format, st.floats(1e-9, 9)),
     st.builds("time.publish={{kind: empirical, values: {}}}".format, st.just([0.25, 3.0])),
     st.builds("timeline.segments.0.length={}".format, st.integers(1, 9999)),
-    st.builds("timeline.segments.1.drift={}".format, st.sampled_from(["{kind: abrupt}"])),
+    st.builds(
+        "timeline.segments.1.drift={}".format,
+        st.sampled_from(
+            ["{kind: abrupt}", "{kind: incremental, param: x, from: 1, to: 2, length: 5}"]
+        ),
+    ),
     st.builds("timeline.clock={}".format, st.sampled_from(["version", "seconds", "tokens"])),
     st.builds("budget.rollouts={}".format, st.integers(1, 9999)),
     st.builds("summary={}".format, st.sampled_from(["'1e-3'", "'yes: #'", "'~'", "a: b"[:1]])),

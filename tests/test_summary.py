@@ -51,7 +51,7 @@ def test_every_rollout_has_exactly_one_fate(drifting):
 
 
 def test_open_rollouts_of_a_cut_log_are_counted(drifting):
-    summary = summarise(drifting.records()[:100])
+    summary = summarise(drifting.records()[:105])
     rollouts = summary["rollouts"]
     lost = sum(rollouts["dropped"].values()) + sum(rollouts["failed"].values())
     assert rollouts["open"] == rollouts["started"] - rollouts["trained"] - lost > 0

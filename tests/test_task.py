@@ -121,6 +121,8 @@ def test_late_score_and_live_concept():
     assert (reward, info["concept"]["shift"]) == (1.0, 2)
     assert env.score({}) == 0.0
     assert env.score({"shift": 12}) == 1.0
+    ask(env, 3, shift=12)
+    assert env.score({"shift": 12}) == 0.0  # the answer before belongs to another episode
 
 
 def test_a_prompt_that_would_have_been_another_is_not_judged_anew():

@@ -325,7 +325,7 @@ def test_the_digest_tells_worlds_apart():
     twice = (concept(A, 10), gradual(5), concept(B, 10), ABRUPT, concept(A, 3))
     returned = (concept(A, 10), gradual(5), concept(B, 10), ABRUPT, concept({"ref": "A"}, 3))
     assert made(*twice).digest() == made(*returned).digest()
-    assert made(concept(A, 10.0), gradual(5), concept(B, 10)).digest() == made(*base).digest()
+    assert made(concept(A, 10.0), gradual(5.0), concept(B, 10)).digest() == made(*base).digest()
     others = [
         made(concept(A, 11), gradual(5), concept(B, 10)),
         made(concept(A, 10), gradual(6), concept(B, 10)),

@@ -15,7 +15,6 @@ SYMBOLS = "ab :\n!>=59\u00e9\u2603#"
 class Lossy:
     """A tokenizer with an unknown token, as most have: it loses symbols without a word."""
 
-    unk_token_id = 0
     known = "abc"
 
     def __call__(self, text, **_):
@@ -26,9 +25,7 @@ class Lossy:
 
 
 class Lowering(Lossy):
-    """No unknown token: it changes the text instead."""
-
-    unk_token_id = None
+    """It changes the text instead."""
 
     def __call__(self, text, **_):
         return super().__call__(text.lower())
@@ -36,8 +33,6 @@ class Lowering(Lossy):
 
 class Joining(Lossy):
     """Says each symbol alone, but puts a space between two."""
-
-    unk_token_id = None
 
     def decode(self, ids, **_):
         return " ".join(self.known[i - 1] for i in ids)
@@ -83,6 +78,11 @@ def test_saved_and_loaded_it_says_the_same(tokenizer, tmp_path):
         encode(loaded, "aZ")
 
 
+def test_nothing_unknown_passes_even_without_encode(tokenizer):
+    with pytest.raises(Exception, match="UNK"):
+        tokenizer("aZ")
+
+
 def test_unknown_symbols_are_named_once_each_in_order(tokenizer):
     with pytest.raises(InputError, match=r"no token for 'Z' '\?': add to `model.symbols`"):
         encode(tokenizer, "aZb?Z")
@@ -120,8 +120,6 @@ def test_a_changed_text_is_a_loss():
 
 def test_composed_and_decomposed_unicode_count_as_one_text():
     class Composing(Lossy):
-        unk_token_id = None
-
         def __call__(self, text, **_):
             return {"input_ids": [1] * bool(text)}
 

@@ -220,4 +220,18 @@ def test_an_error_about_a_section_names_the_option_inside_of_it():
 def test_a_copy_remembers_where_it_was_written():
     copied = parse(BASE, name="f.yaml").copied(("list", 1), ("new",))
     assert copied.get(("new",)) == {"a": 2}
-    assert copied.origin(("new", "a")) == "f.yaml:5"
+    assert copied.origin(("new",)) == copied.origin(("new", "a")) == "f.yaml:5"
+    deep = parse("a:\n  b:\n    c: 1\n", name="f.yaml").copied(("a",), ("new",))
+    assert deep.origin(("new", "b", "c")) == "f.yaml:3"
+
+
+def test_what_is_written_holds_no_aliases():
+    shared = {"x": 1}
+    assert dump({"a": [shared], "b": [shared]}) == "a:\n- {x: 1}\nb:\n- {x: 1}\n"
+
+
+def test_an_index_is_counted_from_the_front():
+    source = parse(BASE, name="f.yaml")
+    assert source.get(("list", -1)) is None
+    assert source.get(("list", 1, "a")) == 2
+    assert source.get(("list", 2), "none") == "none"

@@ -8,6 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+ROUNDING = 1e-6
+"""Returns closer than this, relative to their size or 1, are equal: float32 carries no more."""
+
 
 class ExplainedVariance(NamedTuple):
     value: float
@@ -21,8 +24,9 @@ def explained_variance(values: Tensor, returns: Tensor, mask: Tensor) -> Explain
     target = returns[mask].double()
     if len(target) < 2:
         return ExplainedVariance(math.nan, f"needs two action tokens, the batch has {len(target)}")
-    if bool((target == target[0]).all()):
-        return ExplainedVariance(math.nan, f"every return is {float(target[0])}")
+    spread, size = float(target.max() - target.min()), float(target.abs().max())
+    if spread <= ROUNDING * max(1.0, size):  # a ratio of roundings would be a number, but no result
+        return ExplainedVariance(math.nan, f"every return is {float(target[0]):g}")
     residual = target - values[mask].double()
     return ExplainedVariance(1 - float(residual.var() / target.var()), None)
 

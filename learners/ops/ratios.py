@@ -42,8 +42,7 @@ class Region(NamedTuple):
 def log_ratio(logprobs: Tensor, behaviour: Tensor, mask: Tensor) -> LogRatio:
     """Compare log-probs (N, T); differentiable in `logprobs`, gradient 0 where not usable."""
     usable = mask & torch.isfinite(logprobs.detach()) & torch.isfinite(behaviour)
-    # The inner `where` keeps NaN out of the subtraction's backward, the outer one out of its value.
-    difference = torch.where(usable, logprobs, 0) - torch.where(usable, behaviour, 0)
+    difference = torch.where(usable, logprobs - behaviour, 0)
     return LogRatio(difference.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO), usable)
 
 

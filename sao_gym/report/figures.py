@@ -202,8 +202,11 @@ def _draw_lag(axes: Any, series: Series) -> None:
     axes.plot(*series.lag_mean, color=INK, lw=1.6)
     axes.set_ylim(0, 1.12 * max([1.0, *series.lag_max.ys]))
     axes.locator_params(axis="y", nbins=3)
-    _end_label(axes, series.lag_max, "max", QUIET)
-    _end_label(axes, series.lag_mean, "mean", INK)
+    if series.lag_mean.xs:
+        mean = series.lag_mean.ys[-1]
+        apart = 0.25 * axes.get_ylim()[1]
+        _end_label(axes, max(series.lag_max.ys[-1], mean + apart), "max", QUIET)
+        _end_label(axes, mean, "mean", INK)
 
 
 def _draw_masked(axes: Any, series: Series) -> None:

@@ -120,7 +120,6 @@ def instances_share_no_generator(subject: Subject) -> None:
         "resetting one instance changes the tasks of another",
     )
     one, two = subject.factory(), subject.factory()
-    require(one is not two, "the factory gives the same instance twice")
     require(one.action_space is not two.action_space, "two instances share an action space")
 
 
