@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from sao_gym import boundary
 from sao_gym.drift import Drift
 from sao_gym.events import (
-    Clocks,
     EnvironmentStepped,
     RolloutFailed,
     RolloutFinished,
@@ -39,15 +38,15 @@ class Acting:
     """Tokens the policy can attend over."""
     open: dict[int, OpenRollout] = field(default_factory=dict)
 
-    def start(self, event: RolloutStarted, clocks: Clocks) -> None:
+    def start(self, event: RolloutStarted) -> None:
         """Give a new rollout its environment; it begins when `event` is handled."""
         self.open[event.rollout] = OpenRollout(
             task=event.task,
             concept_start=event.concept,
             concept_scored=event.concept,
             env=self.environments.take(),
-            started=clocks.seconds,
-            notice=self.drift.notice(clocks, event.concept),
+            started=self.executor.now,
+            notice=self.drift.notice(event.concept),
         )
 
     def begin(self, event: RolloutStarted) -> None:
@@ -55,13 +54,13 @@ class Acting:
         rollout.begun = True
         self.executor.reset(event.rollout, rollout.env, event.task, event.concept)
 
-    def environment_stepped(self, event: EnvironmentStepped, clocks: Clocks) -> None:
+    def environment_stepped(self, event: EnvironmentStepped) -> None:
         rollout = self.open[event.rollout]
         if event.turn > 0:
             rollout.turns.append(rollout.turn(event.reward))
         if event.terminated or event.truncated:
             limit = Terminated() if event.terminated else Truncated("environment")
-            self._finish(event.rollout, limit, clocks)
+            self._finish(event.rollout, limit)
             return
         prompt = event.turn == 0
         if prompt:
@@ -74,17 +73,17 @@ class Acting:
                 detail = f"a prompt of {len(ids)} tokens leaves no room for an action"
                 self._fail(event.rollout, Failed("contract", detail))
             else:
-                self._finish(event.rollout, Truncated("context"), clocks)
+                self._finish(event.rollout, Truncated("context"))
             return
         self.executor.sample(rollout.request(event.rollout, event.turn + 1, self.agent))
 
-    def turn_sampled(self, event: TurnSampled, clocks: Clocks) -> None:
+    def turn_sampled(self, event: TurnSampled) -> None:
         done = event.completion
         rollout = self.open[done.rollout]
         rollout.sampled(done)
         moved = None
         if self.drift.inflight == "live":
-            concept = self.drift.concept(clocks, rollout.task)
+            concept = self.drift.concept(rollout.task)
             if concept != rollout.concept_scored:
                 moved = rollout.concept_scored = concept
         action = self.agent.act(done.action_ids)
@@ -112,10 +111,10 @@ class Acting:
                     found.append(number)
         return found
 
-    def _finish(self, number: int, outcome: Terminated | Truncated, clocks: Clocks) -> None:
+    def _finish(self, number: int, outcome: Terminated | Truncated) -> None:
         rollout = self.open[number]
         if self.drift.inflight == "reward_late":
-            concept = self.drift.concept(clocks, rollout.task)
+            concept = self.drift.concept(rollout.task)
             if concept != rollout.concept_start:
                 reward = boundary.score(rollout.env, concept)
                 if isinstance(reward, Failed):
@@ -123,7 +122,7 @@ class Acting:
                     return
                 rollout.rescore(concept, reward)
         rollout.over = True
-        trajectory = rollout.trajectory(number, outcome, clocks.seconds)
+        trajectory = rollout.trajectory(number, outcome, self.executor.now)
         self.executor.emit(RolloutFinished(trajectory=trajectory))
 
     def _fail(self, number: int, failure: Failed) -> None:

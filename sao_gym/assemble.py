@@ -93,7 +93,7 @@ def prepare_process() -> None:
 
 
 def make_world(scenario: Scenario) -> World:
-    """Environment, timeline, policy as it begins, and agent. Raises InputError if they do not fit."""
+    """Environment, timeline, policy as it begins, agent. Raises InputError if they do not fit."""
     environment = scenario.environment
     make_environment = registry.bind(
         registry.load("envs", environment.name), params=environment.params
@@ -249,7 +249,11 @@ def learner_beside(scenario: Scenario, weights: dict[str, Any]) -> Learner:
 
 @contextmanager
 def assemble(
-    scenario: Scenario, *, live: bool = False, beside: bool = False, report: Report = lambda *_: None
+    scenario: Scenario,
+    *,
+    live: bool = False,
+    beside: bool = False,
+    report: Report = lambda *_: None,
 ) -> Iterator[Run]:
     """Prepare a run; close what it holds at the end of the block.
 

@@ -22,9 +22,7 @@ from sao_gym.timeline import Realised, Timeline
 INTERRUPTED = 130
 
 
-def load(
-    name: str, learner: str | None, seed: int | None, overrides: Sequence[str]
-) -> Scenario:
+def load(name: str, learner: str | None, seed: int | None, overrides: Sequence[str]) -> Scenario:
     return load_scenario(name, learner=learner, seed=seed, overrides=list(overrides))
 
 
@@ -44,9 +42,7 @@ def run_scenario(
     began = time.monotonic()
     directory = Path(out) if out else _free_directory(scenario)
     code, line, weights = _play(scenario, directory, live=live, beside=beside, quiet=quiet)
-    summary = finish_run(
-        directory, weights_sha256=weights, wall_seconds=time.monotonic() - began
-    )
+    summary = finish_run(directory, weights_sha256=weights, wall_seconds=time.monotonic() - began)
     paths = _write_report(directory) if report else {}
     if as_json:
         print(json.dumps(summary | {"directory": str(directory)} | paths, indent=2))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
-from sao_gym.events import Clocks, ConceptChanged
+from sao_gym.clocks import RunClocks
+from sao_gym.events import ConceptChanged
 from sao_gym.notice import notice
 from sao_gym.timeline import Timeline
 from sao_gym.types import Concept, Task
@@ -13,38 +15,39 @@ from sao_gym.types import Concept, Task
 class Drift:
     """Reads a `Timeline` with the run's clocks and announces each change point once."""
 
-    def __init__(self, timeline: Timeline, *, seed: int) -> None:
-        self._timeline, self._seed = timeline, seed
+    def __init__(self, timeline: Timeline, clocks: RunClocks, *, seed: int) -> None:
+        self._timeline, self._clocks, self._seed = timeline, clocks, seed
         self.inflight = timeline.inflight
+        self._next = timeline.boundaries[0].position
         self._passed = 0
 
-    def concept(self, clocks: Clocks, task: Task) -> Concept:
+    def concept(self, task: Task) -> Concept:
         """The concept of a rollout of `task` that starts now."""
-        return self._timeline.concept_at(self._read(clocks), task.index, self._seed)
+        return self._timeline.concept_at(self._now(), task.index, self._seed)
 
-    def notice(self, clocks: Clocks, concept: Concept) -> str:
+    def notice(self, concept: Concept) -> str:
         """What the agent is told before the first observation."""
-        return notice(self._timeline, self._read(clocks), concept)
+        return notice(self._timeline, self._now(), concept)
 
-    def evaluated(self, clocks: Clocks) -> tuple[Concept, ...]:
+    def evaluated(self) -> tuple[Concept, ...]:
         """The concepts worth evaluating now."""
-        return tuple(self._timeline.evaluation_concepts(self._read(clocks)))
+        return tuple(self._timeline.evaluation_concepts(self._now()))
 
-    def due(self, clocks: Clocks) -> Iterator[ConceptChanged]:
+    def due(self) -> Iterator[ConceptChanged]:
         """Changes that the clocks have reached since the last call, in order."""
         boundaries = self._timeline.boundaries
-        while self._passed < len(boundaries):
+        while self._next <= self._now():
             change = boundaries[self._passed]
-            if change.position > self._read(clocks):
-                return
             self._passed += 1
+            last = self._passed == len(boundaries)
+            self._next = math.inf if last else boundaries[self._passed].position
             yield ConceptChanged(
                 segment=change.segment,
                 concept=change.concept,
                 kind=change.kind,
                 phase=change.phase,
-                clocks=clocks,
+                clocks=self._clocks.read(),
             )
 
-    def _read(self, clocks: Clocks) -> float:
-        return float(getattr(clocks, self._timeline.clock))
+    def _now(self) -> float:
+        return self._clocks.value(self._timeline.clock)

@@ -45,9 +45,7 @@ class EpisodeEvaluator:
         self._instances, self._seed, self._context = instances, seed, context
         self._loads = 0
 
-    def evaluate(
-        self, weights: Weights | None, concepts: Sequence[Concept]
-    ) -> Sequence[Score]:
+    def evaluate(self, weights: Weights | None, concepts: Sequence[Concept]) -> Sequence[Score]:
         """Score per concept, in order. Raises RunError if every instance of a concept failed."""
         if weights is not None:
             self._loads += 1

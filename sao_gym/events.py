@@ -15,7 +15,6 @@ from typing import Any, Literal, TypeAlias
 
 from sao_gym.types import Completion, Concept, Failed, Task, Trajectory, Truncated
 
-
 DropReason: TypeAlias = Literal["stale", "concept_changed", "group_abandoned", "run_ended"]
 
 

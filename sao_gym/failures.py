@@ -20,6 +20,8 @@ class FailureCount:
         self._last = f"{failure.kind}: {failure.detail}"
 
     def exceeded(self, completed: int) -> bool:
+        if not self._kinds:
+            return False
         failed = self._kinds.total()
         ended = failed + completed
         return ended >= self._after and failed > self._stop_above * ended

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sao_gym.events import Clocks
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -34,15 +32,15 @@ class Limits:
     failures_after: int = 50
     """... once this many have ended."""
 
-    def reached(self, clocks: Clocks) -> str | None:
-        """The budget that is used up, but for `rollouts`: those are counted when they start."""
-        for name, bound, value in (
-            ("updates", self.updates, clocks.version),
-            ("completed", self.completed, clocks.completed),
-            ("consumed", self.consumed, clocks.consumed),
-            ("tokens", self.tokens, clocks.tokens),
-            ("seconds", self.seconds, clocks.seconds),
-        ):
-            if bound is not None and value >= bound:
-                return name
-        return None
+    def bounds(self) -> tuple[tuple[str, str, float], ...]:
+        """(budget, clock it is counted on, value) of those set, but for `rollouts`: the loop
+        counts them when they start, and lets them finish."""
+        budgets = {
+            "updates": "version",
+            "completed": "completed",
+            "consumed": "consumed",
+            "tokens": "tokens",
+            "seconds": "seconds",
+        }
+        values = [(name, clock, getattr(self, name)) for name, clock in budgets.items()]
+        return tuple(bound for bound in values if bound[2] is not None)

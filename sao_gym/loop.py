@@ -31,10 +31,10 @@ from typing import assert_never
 
 from sao_gym.acting import Acting
 from sao_gym.admission import free_slots
+from sao_gym.clocks import RunClocks
 from sao_gym.drift import Drift
 from sao_gym.errors import FailuresError, StalledError, some
 from sao_gym.events import (
-    Clocks,
     ConceptChanged,
     DropReason,
     EnvironmentStepped,
@@ -75,7 +75,8 @@ def run(
     executor's work. Raises FailuresError above `limits.stop_above` (after `RunEnded`) and
     StalledError if work is open but nothing can happen any more.
     """
-    drift = Drift(timeline, seed=seed)
+    clocks = RunClocks(executor)
+    drift = Drift(timeline, clocks, seed=seed)
     acting = Acting(
         agent=agent,
         executor=executor,
@@ -84,11 +85,13 @@ def run(
         context=limits.context,
     )
     loop = _Loop(
+        clocks=clocks,
         drift=drift,
         acting=acting,
         learner=learner,
         executor=executor,
         limits=limits,
+        bounds=limits.bounds(),
         evaluate_every=evaluate_every,
         stream=TaskStream(seed=seed, group_size=learner.group_size),
         failures=FailureCount(stop_above=limits.stop_above, after=limits.failures_after),
@@ -102,7 +105,7 @@ def run(
             for last in loop.end(reason):
                 yield executor.now, last
             if reason == "failures":
-                raise FailuresError(loop.failures.line(loop.completed))
+                raise FailuresError(loop.failures.line(loop.clocks.completed))
             return
     if not executor.interrupted:
         raise StalledError(loop.stall_line())
@@ -114,23 +117,19 @@ def run(
 class _Loop:
     """All mutable state of a run, and one method for each kind of event that changes it."""
 
+    clocks: RunClocks
     drift: Drift
     acting: Acting
     learner: Learner
     executor: Executor
     limits: Limits
+    bounds: tuple[tuple[str, str, float], ...]
     evaluate_every: int | None
     stream: TaskStream
     failures: FailureCount
 
-    started: int = 0
-    completed: int = 0
-    consumed: int = 0
-    tokens: int = 0
-    version: int = 0
-    """Published."""
     trained: int = 0
-    """Updates finished: the learner's own version, `version` plus what is being published."""
+    """Updates finished: the learner's own version, the published one plus what is on its way."""
     admitted: int = 0
     waiting: list[Trajectory] = field(default_factory=list)
     training: tuple[Trajectory, ...] = ()
@@ -143,35 +142,20 @@ class _Loop:
     evaluations: int = 0
     """`Evaluated` events still to come."""
 
-    # -- the world ---------------------------------------------------------------------------
-
     def follow_drift(self) -> None:
         """Announce the change points that the clocks have reached."""
-        for change in self.drift.due(self.clocks()):
+        for change in self.drift.due():
             self.executor.emit(change)
-
-    def clocks(self) -> Clocks:
-        return Clocks(
-            started=self.started,
-            completed=self.completed,
-            consumed=self.consumed,
-            version=self.version,
-            tokens=self.tokens,
-            seconds=self.executor.now,
-        )
-
-    def _concept_now(self, task: Task) -> Concept:
-        return self.drift.concept(self.clocks(), task)
 
     # -- events ------------------------------------------------------------------------------
 
     def apply(self, event: Event) -> None:
         match event:
             case EnvironmentStepped():
-                self.acting.environment_stepped(event, self.clocks())
+                self.acting.environment_stepped(event)
             case TurnSampled(completion=completion):
-                self.tokens += len(completion.action_ids)
-                self.acting.turn_sampled(event, self.clocks())
+                self.clocks.tokens += len(completion.action_ids)
+                self.acting.turn_sampled(event)
             case RolloutStarted(rollout=rollout):
                 successor = self.acting.open[rollout].successor
                 if successor is None:
@@ -180,7 +164,7 @@ class _Loop:
                     self._abort(rollout, successor)
             case RolloutFinished(trajectory=trajectory):
                 self.acting.finished(trajectory.rollout)
-                self.completed += 1
+                self.clocks.completed += 1
                 self.waiting.append(trajectory)
                 self.fresh = True
             case RolloutDropped(rollout=rollout):
@@ -191,7 +175,7 @@ class _Loop:
                 self._updated(event)
             case PolicyPublished(version=version):
                 self.executor.load(version)
-                self.version = version
+                self.clocks.version = version
                 if self.evaluate_every and version % self.evaluate_every == 0:
                     self._evaluate()
             case ConceptChanged():
@@ -212,7 +196,7 @@ class _Loop:
 
     def _updated(self, event: UpdateFinished) -> None:
         self.trained = event.version
-        self.consumed += len(event.rollouts)
+        self.clocks.consumed += len(event.rollouts)
         self.training = ()
         self.fresh = True
         self.executor.publish(event.version)
@@ -241,19 +225,24 @@ class _Loop:
             reason = self._budget_reached()
         if reason is None or reason == "failures":
             return reason
-        if self.evaluate_every and self.evaluated != self.version:
+        if self.evaluate_every and self.evaluated != self.clocks.version:
             self._evaluate()
         return None if self.evaluations else reason
 
     def _budget_reached(self) -> str | None:
         limits = self.limits
-        if self.failures.exceeded(self.completed):
+        if self.failures.exceeded(self.clocks.completed):
             return "failures"
-        reached = limits.reached(self.clocks())
-        if reached is not None:
-            return reached
-        if limits.rollouts is not None and self.started >= limits.rollouts:
-            busy = self.acting.open or self.training or self.fresh or self.version != self.trained
+        for name, clock, bound in self.bounds:
+            if self.clocks.value(clock) >= bound:
+                return name
+        if limits.rollouts is not None and self.clocks.started >= limits.rollouts:
+            busy = (
+                self.acting.open
+                or self.training
+                or self.fresh
+                or self.clocks.version != self.trained
+            )
             return None if busy else "rollouts"
         return None
 
@@ -291,19 +280,19 @@ class _Loop:
             running=len(self.acting.open),
             slots=self.limits.slots,
             admitted=self.admitted,
-            version=self.version,
+            version=self.clocks.version,
             batch_size=self.learner.batch_size,
             max_lag=self.limits.max_lag,
         )
         if self.limits.rollouts is not None:
-            room = min(room, self.limits.rollouts - self.started)
+            room = min(room, self.limits.rollouts - self.clocks.started)
         for _ in range(room):
-            task, concept = self.stream.next(self._concept_now)
+            task, concept = self.stream.next(self.drift.concept)
             event = RolloutStarted(
-                rollout=self.started, task=task, concept=concept, version=self.version
+                rollout=self.clocks.started, task=task, concept=concept, version=self.clocks.version
             )
-            self.acting.start(event, self.clocks())
-            self.started += 1
+            self.acting.start(event)
+            self.clocks.started += 1
             self.admitted += 1
             self.executor.emit(event)
             self.follow_drift()
@@ -318,10 +307,10 @@ class _Loop:
             self._drop(trajectory.rollout, "group_abandoned", lag)
 
     def _evaluate(self) -> None:
-        concepts = self.drift.evaluated(self.clocks())
-        self.evaluated = self.version
+        concepts = self.drift.evaluated()
+        self.evaluated = self.clocks.version
         self.evaluations += len(concepts)
-        self.executor.evaluate(self.version, concepts, self.started)
+        self.executor.evaluate(self.clocks.version, concepts, self.clocks.started)
 
     def _lag(self, oldest: int | None) -> int:
         return 0 if oldest is None else self.trained - oldest
@@ -343,13 +332,13 @@ class _Loop:
         lost += [(t.rollout, t.oldest_version) for t in (*self.training, *self.waiting)]
         for number, oldest in sorted(lost):
             yield RolloutDropped(rollout=number, reason="run_ended", lag=self._lag(oldest))
-        yield RunEnded(reason=reason, clocks=self.clocks())
+        yield RunEnded(reason=reason, clocks=self.clocks.read())
 
     def stall_line(self) -> str:
         waiting = [trajectory.rollout for trajectory in self.waiting]
         return (
             f"nothing can happen any more at {self.executor.now:.3f} s: open rollouts "
-            f"{some(self.acting.open)}, waiting {some(waiting)}, version {self.version}; the "
+            f"{some(self.acting.open)}, waiting {some(waiting)}, version {self.clocks.version}; the "
             f"learner needs {self.learner.batch_size} a batch, cluster.slots is "
             f"{self.limits.slots}, max_lag {self.limits.max_lag}"
         )

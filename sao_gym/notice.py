@@ -1,9 +1,9 @@
 """What the agent is told about drift: a bracketed word before the first observation.
 
-    hidden   nothing
-    flag     [2]               how many changes there have been; not what they are
-    delta    [mapping=BACDEF]  what differs from the concept before; [] if nothing does
-    context  [B]               which concept the task is drawn from
+hidden   nothing
+flag     [2]               how many changes there have been; not what they are
+delta    [mapping=BACDEF]  what differs from the concept before; [] if nothing does
+context  [B]               which concept the task is drawn from
 """
 
 from __future__ import annotations

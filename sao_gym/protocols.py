@@ -163,9 +163,7 @@ class Score:
 class Evaluator(Protocol):
     """Scores a policy on fixed instances, in isolation from the run."""
 
-    def evaluate(
-        self, weights: Weights | None, concepts: Sequence[Concept]
-    ) -> Sequence[Score]: ...
+    def evaluate(self, weights: Weights | None, concepts: Sequence[Concept]) -> Sequence[Score]: ...
 
 
 class Executor(Protocol):

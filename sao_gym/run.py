@@ -120,9 +120,7 @@ def describe(
 
 @main.command()
 @_scenario_options
-def check(
-    name: str, learner: str | None, seed: int | None, overrides: tuple[str, ...]
-) -> None:
+def check(name: str, learner: str | None, seed: int | None, overrides: tuple[str, ...]) -> None:
     """Check a scenario file, its plug-ins and how they fit together."""
     from sao_gym import commands
 

@@ -6,7 +6,7 @@ Everything here is frozen and knows no clock, model or environment.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 Weights: TypeAlias = Mapping[str, Any]
@@ -104,22 +104,26 @@ class Trajectory:
     turns: tuple[Turn, ...]
     outcome: Terminated | Truncated
     timing: Timing
+    reward: float = field(init=False)
+    """Summed over the turns."""
+    action_tokens: int = field(init=False)
+    oldest_version: int = field(init=False)
+    """Of all action tokens."""
+    newest_version: int = field(init=False)
 
-    @property
-    def reward(self) -> float:
-        return sum(turn.reward for turn in self.turns)
-
-    @property
-    def action_tokens(self) -> int:
-        return sum(len(turn.action_ids) for turn in self.turns)
-
-    @property
-    def oldest_version(self) -> int:
-        return min(span.version for turn in self.turns for span in turn.versions)
-
-    @property
-    def newest_version(self) -> int:
-        return max(span.version for turn in self.turns for span in turn.versions)
+    def __post_init__(self) -> None:
+        """Fill in what is asked for again and again while the trajectory waits."""
+        spans = [span for turn in self.turns for span in turn.versions]
+        if not spans:
+            raise ValueError(f"rollout {self.rollout} holds no action tokens")
+        derived = {
+            "reward": sum(turn.reward for turn in self.turns),
+            "action_tokens": sum(span.tokens for span in spans),
+            "oldest_version": min(span.version for span in spans),
+            "newest_version": max(span.version for span in spans),
+        }
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)
 
     def mean_lag(self, version: int) -> float:
         """Token-weighted mean of `version` minus the version that sampled the token."""

@@ -122,6 +122,23 @@ class IntegerFlags(Good):
         return observation, reward, int(terminated), 0, info
 
 
+class IntegerFlagsLater(Good):
+    """Right at first, so that gymnasium's one step sees nothing."""
+
+    def step(self, action):
+        observation, reward, terminated, truncated, info = super().step(action)
+        flag = terminated if len(self.said) == 1 else int(terminated)
+        return observation, reward, flag, truncated, info
+
+
+class NumpyValues(Good):
+    """Fine: gymnasium allows them."""
+
+    def step(self, action):
+        observation, reward, terminated, truncated, info = super().step(action)
+        return observation, np.float32(reward), np.bool_(terminated), truncated, info
+
+
 class FourValues(Good):
     def step(self, action):
         return super().step(action)[:4]
@@ -311,9 +328,17 @@ class ValidActionsOutsideTheSpace(Good):
 
 
 class AskingChangesTheAnswer(Good):
+    def reset(self, *, seed=None, options=None):
+        self.asked = 0
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action):
+        self.asked = 0
+        return super().step(action)
+
     def valid_actions(self):
-        self.asked = getattr(self, "asked", 0) + 1
-        return list(DIGITS) if self.asked % 2 else list(reversed(DIGITS))
+        self.asked += 1
+        return list(DIGITS) if self.asked == 1 else list(reversed(DIGITS))
 
 
 class OnlyTheRightIsValid(Good):
@@ -357,6 +382,14 @@ class ScoreIgnoresTheConcept(Good):
         return float(self.reference_action() in self.said)
 
 
+class ScoreIsNoNumber(Good):
+    """Of the concept that the episode ran under it is one."""
+
+    def score(self, params):
+        same = {"shift": 0, **params} == self.concept
+        return super().score(params) if same else float("nan")
+
+
 class ScoreWearsOff(Good):
     def score(self, params):
         value = super().score(params)
@@ -374,6 +407,7 @@ class ScoreWearsOff(Good):
         (FourValues, "check env"),
         (OutsideItsSpaceLater, r"well formed: observation '\?'"),
         (IntegerFlags, "check env"),
+        (IntegerFlagsLater, "well formed: terminated must be a bool, not [01]"),
         (NotANumber, "well formed: reward must be a finite number, not nan"),
         (RetryAfterTheEnd, "well formed: .*after the end"),
         (RetryIsNoBool, "well formed: .*must be a bool"),
@@ -399,13 +433,14 @@ class ScoreWearsOff(Good):
         (ReferenceIsNotValid, "hold the reference: .*is not among"),
         (ValidActionsRepeat, "hold the reference: .*repeats itself"),
         (ValidActionsOutsideTheSpace, "hold the reference: '10' is not in"),
-        (AskingChangesTheAnswer, "hold the reference: .*asking twice|same episode"),
+        (AskingChangesTheAnswer, "hold the reference: .*asking twice"),
         (OnlyTheRightIsValid, "wrong actions score zero: .*nothing but the right"),
         (LiveConceptIsIgnored, "inside an episode: step after set_concept"),
         (LiveConceptOnlySaysSo, "inside an episode: .*the reference solution scores 0"),
         (LiveConceptTakesAnything, "inside an episode: set_concept accepts"),
         (ScoreIsAnotherReward, "late score agrees with reward: .*score.. says"),
         (ScoreIgnoresTheConcept, "late score agrees with reward"),
+        (ScoreIsNoNumber, r"late score agrees with reward: score\(.*\) is nan"),
         (ScoreWearsOff, "late score agrees with reward: .*says 1.0, then 0.0"),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
@@ -413,6 +448,10 @@ class ScoreWearsOff(Good):
 def test_a_broken_environment_is_caught(broken, message):
     with pytest.raises(ContractError, match=message):
         check_environment(broken, concepts=CONCEPTS)
+
+
+def test_numpy_flags_and_rewards_are_fine():
+    check_environment(NumpyValues, concepts=CONCEPTS)
 
 
 def test_partial_credit_is_allowed_where_it_is_declared():
@@ -478,6 +517,16 @@ class ActGivesIds(Tools):
         return tuple(action_ids)
 
 
+class ActFailsOnControlTokens(Tools):
+    def act(self, action_ids):
+        return None if 0 in action_ids else super().act(action_ids)
+
+
+class ActFailsOnNothing(Tools):
+    def act(self, action_ids):
+        return super().act(action_ids) if action_ids else None
+
+
 class ActKeepsTheStop(Tools):
     def __init__(self, tokenizer):
         super().__init__(tokenizer, max_new_tokens=1)
@@ -531,6 +580,11 @@ class ObserveGivesAList(Tools):
         return list(super().observe(observation))
 
 
+class ObserveGivesNothing(Tools):
+    def observe(self, observation):
+        return ()
+
+
 class ObserveRepeatsTheAction(Tools):
     """Tokenises the last action again, as part of the history."""
 
@@ -553,6 +607,8 @@ class ObserveRepeatsTheAction(Tools):
         (BeginGivesAList, "begin gives token ids: .*must be a tuple"),
         (BeginGivesNothing, "begin gives token ids: .*gives no token"),
         (ActGivesIds, "act gives text for any tokens"),
+        (ActFailsOnControlTokens, r"act gives text for any tokens: act\(\(0,\)\) must be a str"),
+        (ActFailsOnNothing, r"act gives text for any tokens: act\(\(\)\) must be a str"),
         (ActKeepsTheStop, "act drops the stop token"),
         (ActStripsAll, "spell is the inverse of act"),
         (SpellIsOpen, "spell is the inverse of act: .*ends neither"),
@@ -561,6 +617,7 @@ class ObserveRepeatsTheAction(Tools):
         (DrawsAtRandom, r"agent is pure: .*generator of numpy\.random"),
         (DropsUnknownSymbols, "unknown symbols are refused"),
         (ObserveGivesAList, "observe gives token ids: .*must be a tuple"),
+        (ObserveGivesNothing, "observe gives token ids: .*gives no token"),
         (ObserveRepeatsTheAction, "observe does not depend on history"),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
@@ -600,6 +657,31 @@ class GroupsDoNotFit(Learner):
     def __init__(self, setup):
         super().__init__(setup)
         self.group_size = 3
+
+
+class CostsLessThanNothing(Learner):
+    def __init__(self, setup):
+        super().__init__(setup)
+        self.relative_cost = -1.0
+
+
+class SelectsAnAbsentOne(Learner):
+    def select(self, waiting):
+        chosen = super().select(waiting)
+        return chosen and [*chosen[:-1], 10**6]
+
+
+class StopsSelecting(Learner):
+    def __init__(self, setup):
+        super().__init__(setup)
+        self.updates = 0
+
+    def update(self, batch):
+        self.updates += 1
+        return super().update(batch)
+
+    def select(self, waiting):
+        return [] if self.updates > 1 else super().select(waiting)
 
 
 class SelectsTooMany(Learner):
@@ -723,6 +805,9 @@ class HandsOutLiveState(Learner):
     [
         (NoGroups, "sizes are declared: group_size"),
         (GroupsDoNotFit, "sizes are declared: batch_size 4 is no multiple"),
+        (CostsLessThanNothing, "sizes are declared: relative_cost"),
+        (SelectsAnAbsentOne, "select chooses .*not all waiting"),
+        (StopsSelecting, "update gives weights .*gives nothing of"),
         (SelectsTooMany, "select chooses from what waits"),
         (SelectsNewestFirst, "select chooses .*not oldest first"),
         (SelectsTwice, "select chooses .*not oldest first"),

@@ -318,6 +318,9 @@ def test_grouped_learners_take_whole_groups_that_were_complete_first(name):
     assert list(learner.select(waiting([1, 2, 1, 3]))) == []
     # Task 2 completes first, then 3, then 1: 1 waits although its first rollout is the oldest.
     assert list(learner.select(waiting([1, 2, 3, 2, 3, 1]))) == [101, 102, 103, 104]
+    # A task that comes again makes a second group.
+    assert list(learner.select(waiting([1, 1, 1]))) == []
+    assert list(learner.select(waiting([1, 1, 1, 1]))) == [100, 101, 102, 103]
 
 
 @pytest.mark.parametrize("name", sorted(CLASSES))

@@ -109,6 +109,7 @@ def test_clocks_at_reads_all_clocks_when_a_rollout_started(script):
     clocks = facts.clocks_at(3)
     assert (clocks.started, clocks.completed, clocks.consumed, clocks.version) == (3, 2, 2, 1)
     assert (clocks.tokens, clocks.seconds) == (2, 3.5)  # two turns of 1.25 s, an update of 1 s
+    assert (facts.clocks_at(2).completed, facts.clocks_at(2).seconds) == (1, 1.25)
     assert facts.clocks_at(0).seconds == 0.0
     assert facts.tokens == 3
 
@@ -210,6 +211,8 @@ def test_a_level_that_still_rises_is_not_converged():
     assert trend(curve(*rising), 0, 100)[1] is False
     assert trend(curve(*flat), 0, 100)[1] is True
     assert trend(curve(*falling), 0, 100)[1] is True
+    creeping = [(75 + 5 * k, 0.5 + 0.003 * k) for k in range(5)]  # 0.015 over the window: noise
+    assert trend(curve(*creeping), 0, 100)[1] is True
     slope, converged = trend(curve((80, 0.1), (90, 0.9)), 0, 100)
     assert isinstance(slope, Undefined)
     assert converged is None
@@ -330,6 +333,7 @@ def test_one_change_by_hand(script):
 def test_the_evaluation_at_the_change_itself_is_before_and_after(script):
     (report,) = change_reports(collect(two_concepts(script, {100: 0.15, 110: 0.3}).records()))
     assert (report.unchanged, report.after) == (pytest.approx(0.15), pytest.approx(0.15))
+    assert report.before == pytest.approx(0.8)  # A's 0.5 at the change is not before it
 
 
 def test_a_censored_recovery_is_none_on_every_clock(script):
@@ -359,6 +363,7 @@ def test_evaluations_of_the_next_segment_do_not_count(script):
     first, second = change_reports(collect(script.records()))
     assert first.end == second.tau == 200
     assert first.recovery["80"] is None
+    assert first.lowest == pytest.approx(0.3)  # B's 0.2 was before the change
     assert second.lowest == pytest.approx(0.1)
 
 
@@ -413,19 +418,23 @@ def test_no_change_no_report(script):
 
 def test_what_flowed_between_two_changes(script):
     script.change("A")
-    old = [script.rollout(1.0), script.rollout(1.0)]
+    script.update([script.rollout(1.0)], masked_fraction=0.8)  # before: counts for no change
+    old = [script.rollout(1.0, [(1, 1)]), script.rollout(1.0, [(1, 1)])]
+    slow = script.start()
     script.change("B")
+    script.turn(slow, reward=-9.0)
+    script.finish(slow)  # started before: served under A
     script.update(old, masked_fraction=0.4)  # all of it old
-    mixed = [script.rollout(0.0, [(0, 1)]), script.rollout(1.0, [(1, 3)])]
-    script.update(mixed, masked_fraction=0.2)  # all of it new, learner 1: lags 1, 0, 0, 0
+    mixed = [script.rollout(0.0, [(1, 1)]), script.rollout(1.0, [(2, 3)])]
+    script.update(mixed, masked_fraction=0.2)  # all of it new, learner 2: lags 1, 0, 0, 0
     script.change("C")
-    script.update([script.rollout(1.0, [(2, 1)])], masked_fraction=0.9)
+    script.update([script.rollout(1.0, [(3, 1)])], masked_fraction=0.9)
     first, second = change_reports(collect(script.records()))
     assert first.served == pytest.approx(0.5)
     assert first.lag_mean == pytest.approx(1 / 6)  # 2 tokens at lag 0, 4 with sum 1
     assert first.lag_max == 1
     assert first.masked_fraction == pytest.approx(0.3)
-    assert first.flush == 2  # the second update, when 4 rollouts had started; tau was 2
+    assert first.flush == 2  # the second update, when 6 rollouts had started; tau was 4
     assert second.masked_fraction == pytest.approx(0.9)
 
 
@@ -502,6 +511,11 @@ def test_total_forgetting_is_the_score_that_was_lost_not_one(script):
 def test_forgetting_counts_the_best_score_up_to_the_row_before_the_last(script):
     rows = [("A", {"A": 0.6, "B": 0}), ("B", {"A": 0.9, "B": 0.9}), ("C", {"A": 0.5, "B": 0.9})]
     assert remembered(script, rows).forgetting == pytest.approx(((0.9 - 0.5) + 0.0) / 2)
+
+
+def test_what_got_better_later_is_negative_forgetting(script):
+    rows = [("A", {"A": 0.5, "B": 0.1}), ("B", {"A": 0.7, "B": 0.9})]
+    assert remembered(script, rows).forgetting == pytest.approx(-0.2)
 
 
 def test_a_score_before_the_first_visit_cannot_be_forgotten(script):

@@ -156,16 +156,16 @@ def test_the_chart_places_values_where_the_axis_says(html):
     assert float(ticks["120"]["x"]) == right
     marks = {float(e.attrib["x1"]) for e in chart.iter("line") if e.attrib["class"] == "mark"}
     assert list(marks) == pytest.approx([left + (right - left) * 40 / 120], abs=0.1)
-    (window,) = {e.attrib["x"] for e in chart.iter("rect") if e.attrib["class"] == "window"}
+    (window,) = {e.attrib["x"] for e in chart.iter("rect") if e.get("class") == "window"}
     assert float(window) == pytest.approx(left + (right - left) * 80 / 120, abs=0.1)
     scores = {
         e.text: float(e.attrib["y"]) - 4 for e in chart.iter("text") if "end" in e.attrib["class"]
     }
     thick = next(e for e in chart.iter("path") if "c1 thick" in e.attrib["class"])
-    _, y = map(float, re.match(r"M([\d.]+) ([\d.]+)", thick.attrib["d"]).groups())
-    # concept B, first look after the change: 44 started, 3 since, score 0.2 + 0.05 * 3 = 0.35
-    expected = scores["0.0"] + 0.35 * (scores["1.0"] - scores["0.0"])
-    assert y == pytest.approx(expected, abs=0.3)
+    x, y = map(float, re.match(r"M([\d.]+) ([\d.]+)", thick.attrib["d"]).groups())
+    # concept B, first look after the change at 40: 41 had started, score 0.2
+    assert x == pytest.approx(left + (right - left) * 41 / 120, abs=0.1)
+    assert y == pytest.approx(scores["0.0"] + 0.2 * (scores["1.0"] - scores["0.0"]), abs=0.3)
 
 
 def test_the_readout_data_are_the_evaluations(html, drifting):

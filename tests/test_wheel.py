@@ -133,9 +133,15 @@ def test_the_wheel_holds_one_namespace_with_its_data(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     assert {name.split("/")[0] for name in names} == {"sao_gym", "sao_gym-0.1.0.dist-info"}
-    scenarios = {f"sao_gym/scenarios/{path.name}" for path in ROOT.glob("scenarios/*.yaml")}
-    assert scenarios
-    assert scenarios <= set(names)
+    top = {"sao_gym": ""} | {top: "sao_gym/" for top in TOPS if top != "sao_gym"}
+    shipped = {
+        top[folder] + str(path.relative_to(ROOT))
+        for folder in TOPS
+        for pattern in ("*.py", "*.yaml")
+        for path in (ROOT / folder).rglob(pattern)
+    }
+    assert any(name.endswith(".yaml") for name in shipped)
+    assert shipped - set(names) == set()
     assert {"sao_gym/py.typed", "sao_gym-0.1.0.dist-info/licenses/LICENSE"} <= set(names)
 
 

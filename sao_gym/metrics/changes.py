@@ -266,9 +266,9 @@ def recovery_time(
     for index, x in enumerate(segment.xs):
         if segment.ys[index] < threshold:
             continue
-        stop = max(bisect_right(segment.xs, x + sustain), index + SUSTAIN_POINTS)
-        if x + sustain > end or stop > len(segment.xs):
+        if x + sustain > end:
             return CENSORED
+        stop = max(bisect_right(segment.xs, x + sustain), index + SUSTAIN_POINTS)
         held = sum(y >= threshold for y in segment.ys[index:stop])
         if held >= SUSTAIN_SHARE * (stop - index):
             return x - tau
@@ -309,9 +309,10 @@ def _at_end(new: Curve, change: Transition) -> float | Undefined:
 def _savings(
     concept: str, time: float | Undefined, first_visits: dict[str, float | Undefined]
 ) -> float | Undefined:
-    first = first_visits.setdefault(concept, time)
-    if first is time:
+    if concept not in first_visits:
+        first_visits[concept] = time
         return Undefined("first visit of this concept through a change")
+    first = first_visits[concept]
     if isinstance(first, Undefined):
         return Undefined(f"first visit: {first.reason}")
     if isinstance(time, Undefined):

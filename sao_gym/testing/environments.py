@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Text
 from gymnasium.utils.env_checker import check_env, data_equivalence
@@ -290,10 +291,10 @@ def _check_answer(env: TextEnv, episode: Episode) -> None:
     )
     for name in ("terminated", "truncated"):
         value: object = getattr(episode, name)
-        require(isinstance(value, bool), f"{name} must be a bool, not {value!r}")
+        require(isinstance(value, (bool, np.bool_)), f"{name} must be a bool, not {value!r}")
     reward: object = episode.rewards[-1] if episode.rewards else 0.0
     require(
-        isinstance(reward, (int, float)) and math.isfinite(reward),
+        isinstance(reward, (int, float, np.integer, np.floating)) and math.isfinite(reward),
         f"reward must be a finite number, not {reward!r}",
     )
     retry = info.get("retry", False)
