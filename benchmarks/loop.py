@@ -17,41 +17,21 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from sao_gym.doubles import ScriptedAgent, ScriptedEngine, ScriptedEnvironment, ScriptedLearner
+from sao_gym.doubles import ScriptedLearner, scripted_run
 from sao_gym.events import Event
-from sao_gym.executors.trainers import InlineTrainer
-from sao_gym.executors.virtual import TimeModel, VirtualExecutor
-from sao_gym.latency import Constant, LogNormal
 from sao_gym.limits import Limits
 from sao_gym.log import encode
-from sao_gym.loop import run
 from sao_gym.timeline import Timeline
 from sao_gym.timeline_config import TimelineConfig
 
+
 def simulate(rollouts: int, *, record: bool) -> tuple[int, float]:
     """(events, seconds) of one run of `rollouts` rollouts on 256 slots."""
-    learner = ScriptedLearner()
-    executor = VirtualExecutor(
-        engine=ScriptedEngine(),
-        trainer=InlineTrainer(learner),
-        evaluator=None,
-        time=TimeModel(
-            decode_seconds=0.1,
-            environment=LogNormal(mean=1.0, sigma=1.0),
-            update=Constant(value=0.1),
-            publish=Constant(value=0.0),
-        ),
-        seed=0,
-        weights={},
-    )
-    timeline = TimelineConfig.model_validate({"segments": [{"concept": {"id": "A", "params": {}}}]})
-    events = run(
-        seed=0,
-        timeline=Timeline(timeline),
-        make_environment=ScriptedEnvironment,
-        agent=ScriptedAgent(),
-        learner=learner,
-        executor=executor,
+    world = TimelineConfig.model_validate({"segments": [{"concept": {"id": "A", "params": {}}}]})
+    events = scripted_run(
+        timeline=Timeline(world),
+        learner=ScriptedLearner(batch_size=32),
+        update=0.1,
         limits=Limits(slots=256, max_lag=64, rollouts=rollouts),
     )
     return _drain(events, record)

@@ -5,13 +5,29 @@ For tests of plug-ins and for measuring the loop alone. Each fits the protocol i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import gymnasium as gym
 
 from sao_gym import rng
-from sao_gym.types import Completion, Request, Trajectory, Update, VersionSpan, Weights
+from sao_gym.events import Event
+from sao_gym.executors.trainers import InlineTrainer
+from sao_gym.executors.virtual import TimeModel, VirtualExecutor
+from sao_gym.latency import Constant, LogNormal
+from sao_gym.limits import Limits
+from sao_gym.loop import run
+from sao_gym.protocols import Agent, Learner, Score, TextEnv
+from sao_gym.timeline import Timeline
+from sao_gym.types import (
+    Completion,
+    Concept,
+    Request,
+    Trajectory,
+    Update,
+    VersionSpan,
+    Weights,
+)
 
 
 class ScriptedEnvironment(gym.Env[str, str]):
@@ -132,3 +148,51 @@ class ScriptedLearner:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Holds nothing."""
+
+
+class ScriptedEvaluator:
+    """Scores every concept 0.5."""
+
+    def evaluate(self, weights: Weights | None, concepts: Sequence[Concept]) -> list[Score]:
+        return [Score(concept.id, 0.5, 3) for concept in concepts]
+
+
+def scripted_run(
+    *,
+    seed: int = 0,
+    timeline: Timeline,
+    make_environment: Callable[[], TextEnv] = ScriptedEnvironment,
+    agent: Agent | None = None,
+    learner: Learner | None = None,
+    sigma: float = 1.0,
+    decode: float = 0.1,
+    update: float = 1.0,
+    publish: float = 0.0,
+    evaluate_every: int | None = None,
+    limits: Limits,
+) -> Iterator[tuple[float, Event]]:
+    """A run in virtual time on scripted parts; environment latencies are lognormal, mean 1."""
+    learner = learner or ScriptedLearner(batch_size=4)
+    executor = VirtualExecutor(
+        engine=ScriptedEngine(),
+        trainer=InlineTrainer(learner),
+        evaluator=ScriptedEvaluator() if evaluate_every else None,
+        time=TimeModel(
+            decode_seconds=decode,
+            environment=LogNormal(mean=1.0, sigma=sigma),
+            update=Constant(value=update),
+            publish=Constant(value=publish),
+        ),
+        seed=seed,
+        weights={},
+    )
+    return run(
+        seed=seed,
+        timeline=timeline,
+        make_environment=make_environment,
+        agent=agent or ScriptedAgent(),
+        learner=learner,
+        executor=executor,
+        limits=limits,
+        evaluate_every=evaluate_every,
+    )

@@ -338,7 +338,7 @@ class _Loop:
         waiting = [trajectory.rollout for trajectory in self.waiting]
         return (
             f"nothing can happen any more at {self.executor.now:.3f} s: open rollouts "
-            f"{some(self.acting.open)}, waiting {some(waiting)}, version {self.clocks.version}; the "
-            f"learner needs {self.learner.batch_size} a batch, cluster.slots is "
-            f"{self.limits.slots}, max_lag {self.limits.max_lag}"
+            f"{some(self.acting.open)}, waiting {some(waiting)}, version "
+            f"{self.clocks.version}; the learner needs {self.learner.batch_size} a batch, "
+            f"cluster.slots is {self.limits.slots}, max_lag {self.limits.max_lag}"
         )

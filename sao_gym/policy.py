@@ -69,7 +69,7 @@ def initialise(init: Mapping[str, Any], *, symbols: str, seed: int) -> Policy:
 
 
 def load_directory(path: Path) -> Policy:
-    """A model and tokenizer saved by `save_pretrained`. Raises InputError if something is missing."""
+    """A model and tokenizer saved by `save_pretrained`. Raises InputError if one is missing."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     if not path.is_dir():

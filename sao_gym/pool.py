@@ -8,7 +8,7 @@ from sao_gym.protocols import TextEnv
 
 
 class EnvironmentPool:
-    """Hands out environments, idle ones first. `reset` makes them as new: that is their contract."""
+    """Hands out environments, idle ones first. `reset` makes them as new, by contract."""
 
     def __init__(self, make: Callable[[], TextEnv]) -> None:
         self._make = make

@@ -76,7 +76,7 @@ class Agent(Protocol):
         ...
 
     def spell(self, action: str) -> tuple[int, ...]:
-        """Tokens of an action, the stop token included: the inverse of `act`, for demonstrations."""
+        """Tokens of an action, the stop token included: the inverse of `act`."""
         ...
 
 

@@ -104,9 +104,7 @@ def test_list_describe_check_and_dry_run_write_nothing(tmp_path, monkeypatch):
     counts = json.loads(say("describe", "default", "--json"))
     assert sum(sum(s["counts"].values()) for s in counts["stretches"]) > 1000
     assert "ok" in say("check", TINY)
-    plan = say(
-        "scenario", TINY, "--dry-run", "--learner", "grpo", "--set", "cluster.slots=5"
-    )
+    plan = say("scenario", TINY, "--dry-run", "--learner", "grpo", "--set", "cluster.slots=5")
     assert "slots: 5" in plan
     assert "group_size: 2" in plan
     assert list(tmp_path.iterdir()) == []
@@ -125,9 +123,7 @@ def test_list_describe_check_and_dry_run_write_nothing(tmp_path, monkeypatch):
         (["report", "missing"], "missing"),
     ],
 )
-def test_wrong_input_is_one_line_and_code_2_and_writes_nothing(
-    words, says, tmp_path, monkeypatch
-):
+def test_wrong_input_is_one_line_and_code_2_and_writes_nothing(words, says, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     failed = CliRunner().invoke(main, [str(word) for word in words])
     assert failed.exit_code == 2, failed.output

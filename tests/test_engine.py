@@ -1,4 +1,4 @@
-"""The local engine: exact log-probs, exact sampling, exact weight swaps, whoever shares the batch."""
+"""The local engine: exact log-probs, sampling and weight swaps, whoever shares the batch."""
 
 from __future__ import annotations
 
@@ -135,7 +135,8 @@ def test_logprobs_are_the_models_over_turns_and_ragged_rows(model):
 
 def test_both_decoders_say_the_same(llama):
     engines = [
-        LocalEngine(llama, seed=1, decoder=decoder(llama)) for decoder in (FusedDecoder, ModuleDecoder)
+        LocalEngine(llama, seed=1, decoder=decoder(llama))
+        for decoder in (FusedDecoder, ModuleDecoder)
     ]
     for engine in engines:
         for i in range(7):
@@ -262,9 +263,8 @@ def test_kv_keep_mixes_old_keys_with_new_weights(llama, second):
     done = drain(engine)[0]
     tokens = [1, 2, 3, *done.action_ids]
     cache, expected = None, []
-    for model, new in ((llama, tokens[:3]), (llama, tokens[3:4])) + tuple(
-        (second, [token]) for token in tokens[4:-1]
-    ):
+    fed = [(llama, tokens[:3]), (llama, tokens[3:4]), *((second, [t]) for t in tokens[4:-1])]
+    for model, new in fed:
         with torch.no_grad():
             out = model(torch.tensor([new]), past_key_values=cache, use_cache=True)
         cache = out.past_key_values
@@ -314,7 +314,8 @@ def test_released_rows_are_used_again(llama):
 
 
 def test_the_self_test_sees_dropout(llama):
-    assert check_agreement(LocalEngine(llama, seed=0), llama, [[1, 2], [3]], max_new_tokens=4) < 1e-4
+    quiet = check_agreement(LocalEngine(llama, seed=0), llama, [[1, 2], [3]], max_new_tokens=4)
+    assert quiet < 1e-4
     noisy = transformers.GPT2Config(**GPT, attn_pdrop=0.4, resid_pdrop=0.4)
     model = build(noisy)
     model.train()

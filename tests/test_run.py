@@ -11,7 +11,7 @@ import torch
 from sao_gym import rng
 from sao_gym.assemble import assemble, make_learner, make_world, prepare_process
 from sao_gym.errors import InputError
-from sao_gym.events import Evaluated, EnvironmentStepped, TurnSampled, UpdateFinished
+from sao_gym.events import EnvironmentStepped, Evaluated, TurnSampled, UpdateFinished
 from sao_gym.log import encode
 from sao_gym.policy import weights_hash
 from sao_gym.scenario import load_scenario

@@ -86,7 +86,8 @@ class _Layer:
         self.down = joined("mlp.down_proj")
         self.norm_in = get("input_layernorm.weight")
         self.norm_mlp = get("post_attention_layernorm.weight")
-        self.q_norm, self.k_norm = get(attention + "q_norm.weight"), get(attention + "k_norm.weight")
+        self.q_norm = get(attention + "q_norm.weight")
+        self.k_norm = get(attention + "k_norm.weight")
 
 
 class FusedDecoder:
@@ -138,7 +139,9 @@ class FusedDecoder:
         self, x: Tensor, index: int, layer: _Layer, layout: Layout, cos: Tensor, sin: Tensor
     ) -> Tensor:
         heads, kv_heads, dim = self._heads, self._kv_heads, self._dim
-        mixed = F.linear(self._rms(x, layer.norm_in), *layer.qkv).view(-1, heads + 2 * kv_heads, dim)
+        mixed = F.linear(self._rms(x, layer.norm_in), *layer.qkv).view(
+            -1, heads + 2 * kv_heads, dim
+        )
         turning = mixed[:, : heads + kv_heads]
         if layer.q_norm is not None:
             turning = torch.cat(

@@ -240,5 +240,3 @@ class VirtualExecutor:
             lag_max=item.lag_max,
             metrics=update.metrics,
         )
-
-
