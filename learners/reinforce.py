@@ -27,6 +27,7 @@ from sao_gym.learners.ops.optim import (
 )
 from sao_gym.learners.ops.policy import Policy
 from sao_gym.learners.ops.select import oldest
+from sao_gym.learners.ops.selftest import check_on_policy
 from sao_gym.protocols import LearnerSetup
 from sao_gym.types import Trajectory, Update
 
@@ -97,6 +98,9 @@ class Reinforce:
             "policy_moved": float(moved),
         }
         return Update(weights=self.policy.weights() if moved else None, metrics=metrics)
+
+    def self_test(self, rollouts: Sequence[Trajectory]) -> None:
+        check_on_policy(self.policy.model, rollouts, pad_id=self._pad_id)
 
     def state_dict(self) -> dict[str, Any]:
         return {"policy": self.policy.state_dict()}

@@ -33,6 +33,7 @@ from sao_gym.protocols import (
     Learner,
     LearnerSetup,
     LiveConcept,
+    SelfTesting,
     TextEnv,
     Trainer,
 )
@@ -299,13 +300,16 @@ def _make_executor(
     from sao_gym.engines.local import LocalEngine
     from sao_gym.executors.live import LiveExecutor
     from sao_gym.executors.virtual import TimeModel, VirtualExecutor
-    from sao_gym.selftest import check_agreement
+    from sao_gym.selftest import on_policy_rollouts
 
     model, seed = world.policy.model, scenario.seed
     weights: Weights = {n: t.clone() for n, t in model.state_dict().items()}
     engine = LocalEngine(model, seed=seed, kv=scenario.cluster.kv)
-    prompts = [world.agent.begin(obs) for obs in _first_observations(world, 8)]
-    check_agreement(engine, model, prompts, max_new_tokens=world.agent.max_new_tokens)
+    if isinstance(learner, SelfTesting):
+        prompts = [world.agent.begin(obs) for obs in _first_observations(world, 8)]
+        longest, concept = world.agent.max_new_tokens, world.timeline.concepts[0]
+        rollouts = on_policy_rollouts(engine, prompts, concept, max_new_tokens=longest)
+        learner.self_test(rollouts)
     evaluator = _make_evaluator(world, scenario)
     if live:
         return LiveExecutor(

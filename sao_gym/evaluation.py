@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from sao_gym import boundary, rng
-from sao_gym.errors import RunError
 from sao_gym.pool import EnvironmentPool
 from sao_gym.protocols import Agent, Engine, Score, TextEnv
 from sao_gym.types import Concept, Failed, Request, Task, Weights
@@ -46,7 +45,7 @@ class EpisodeEvaluator:
         self._loads = 0
 
     def evaluate(self, weights: Weights | None, concepts: Sequence[Concept]) -> Sequence[Score]:
-        """Score per concept, in order. Raises RunError if every instance of a concept failed."""
+        """Score per concept, in order. Failed instances are left out."""
         if weights is not None:
             self._loads += 1
             self._engine.load(weights, self._loads)
@@ -101,6 +100,5 @@ class EpisodeEvaluator:
 
     def _score(self, concept: Concept, group: list[tuple[int, _Episode]]) -> Score:
         rewards = [episode.reward for _, episode in group if not episode.failed]
-        if not rewards:
-            raise RunError(f"evaluation of concept {concept.id!r}: every instance failed")
-        return Score(concept.id, sum(rewards) / len(rewards), len(rewards))
+        mean = sum(rewards) / len(rewards) if rewards else None
+        return Score(concept.id, mean, len(rewards))

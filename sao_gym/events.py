@@ -125,9 +125,10 @@ class Evaluated:
 
     version: int
     concept: str
-    score: float
-    """Mean reward over the instances."""
+    score: float | None
+    """Mean reward over the instances; None if the environment failed in all of them."""
     instances: int
+    """Those that did not fail."""
     started: int
     """The `started` clock, for plots over rollouts."""
 

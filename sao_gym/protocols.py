@@ -127,6 +127,15 @@ class Learner(Protocol):
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
+@runtime_checkable
+class SelfTesting(Protocol):
+    """A learner that checks itself on rollouts of its starting policy, before a run begins."""
+
+    def self_test(self, rollouts: Sequence[Trajectory]) -> None:
+        """Raise RunError unless every token scores as it was sampled: the ratio is 1."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerSetup:
     """What a learner is built from: `Learner(setup, config)`."""
@@ -156,8 +165,10 @@ class Score:
     """Mean reward of a policy over the instances of one concept."""
 
     concept: str
-    score: float
+    score: float | None
+    """None if every instance failed."""
     instances: int
+    """Those that did not fail."""
 
 
 class Evaluator(Protocol):

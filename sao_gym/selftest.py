@@ -1,29 +1,33 @@
-"""Before a run: the engine and the model that is trained must agree on what was sampled.
+"""Before a run: what the engine samples now, for a learner to score with the same weights.
 
 A ratio that is not 1 at zero lag (dropout left on, another precision, a processed distribution, a
-stale cache) looks like staleness for the whole run. Here it is an error before the run begins.
+stale cache) looks like staleness for the whole run. So a learner that fits `SelfTesting` is shown
+rollouts of its own starting policy, and refuses to start if it scores them differently.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from sao_gym.errors import RunError
 from sao_gym.protocols import Engine
-from sao_gym.types import Completion, Request
+from sao_gym.types import (
+    Completion,
+    Concept,
+    Request,
+    Task,
+    Terminated,
+    Timing,
+    Trajectory,
+    Turn,
+)
 
-TOLERANCE = 1e-4
-"""Largest |log-prob difference|, in nats."""
 
+def on_policy_rollouts(
+    engine: Engine, prompts: Sequence[tuple[int, ...]], concept: Concept, *, max_new_tokens: int
+) -> list[Trajectory]:
+    """One-turn rollouts that continue `prompts`, sampled by the engine as it is.
 
-def check_agreement(
-    engine: Engine, model: Any, prompts: Sequence[Sequence[int]], *, max_new_tokens: int
-) -> float:
-    """Sample a continuation of each prompt; return the largest log-prob difference.
-
-    Raises RunError if it exceeds `TOLERANCE`. The engine must hold the model's weights and none of
-    the rollouts 0 .. len(prompts) - 1.
+    The engine must hold none of the rollouts 0 .. len(prompts) - 1, and is left without them.
     """
     for number, prompt in enumerate(prompts):
         engine.submit(
@@ -32,23 +36,25 @@ def check_agreement(
     done: list[Completion] = []
     while engine.active:
         done.extend(engine.step())
-    worst = max(_difference(model, prompts[c.rollout], c) for c in done)
-    for completion in done:
-        engine.release(completion.rollout)
-    if not worst <= TOLERANCE:
-        raise RunError(
-            f"self-test: the engine's log-probs differ from the model's by {worst:.2e} at zero lag "
-            f"(at most {TOLERANCE:.0e}); the importance ratio would not start at 1"
+    for number in range(len(prompts)):
+        engine.release(number)
+    return [
+        Trajectory(
+            rollout=completion.rollout,
+            task=Task(index=completion.rollout, seed=0),
+            concept_start=concept,
+            concept_scored=concept,
+            turns=(
+                Turn(
+                    observation_ids=tuple(prompts[completion.rollout]),
+                    action_ids=completion.action_ids,
+                    logprobs=completion.logprobs,
+                    versions=completion.versions,
+                    reward=0.0,
+                ),
+            ),
+            outcome=Terminated(),
+            timing=Timing(started=0.0, finished=0.0),
         )
-    return worst
-
-
-def _difference(model: Any, prompt: Sequence[int], completion: Completion) -> float:
-    import torch
-
-    ids = torch.tensor([[*prompt, *completion.action_ids]])
-    with torch.inference_mode():
-        logits = model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1]
-    actions = torch.tensor(completion.action_ids)
-    logprobs = torch.log_softmax(logits.float(), -1).gather(1, actions[:, None])[:, 0]
-    return float((logprobs - torch.tensor(completion.logprobs)).abs().max())
+        for completion in done
+    ]

@@ -167,6 +167,17 @@ def test_an_environment_that_raises_stops_the_run_with_code_3(tmp_path):
     assert not trained & {e["rollout"] for e in failures}
 
 
+def _group_is_gone(group):
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.1)
+    return False
+
+
 @pytest.mark.parametrize("mode", [["--live"], []])
 def test_an_interrupt_ends_cleanly_with_code_130(mode, tmp_path):
     running = subprocess.Popen(
@@ -187,8 +198,4 @@ def test_an_interrupt_ends_cleanly_with_code_130(mode, tmp_path):
     assert "interrupted" in errors
     last = json.loads(log.read_bytes().splitlines()[-1])
     assert (last["event"], last["reason"]) == ("RunEnded", "interrupted")
-    deadline = time.monotonic() + 10
-    with pytest.raises(ProcessLookupError):
-        while time.monotonic() < deadline:  # no child of its group is left
-            os.killpg(running.pid, 0)
-            time.sleep(0.1)
+    assert _group_is_gone(running.pid), "a child is left"

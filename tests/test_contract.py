@@ -684,6 +684,13 @@ class StopsSelecting(Learner):
         return [] if self.updates > 1 else super().select(waiting)
 
 
+class SelectDependsOnUpdates(StopsSelecting):
+    """Once it has been trained it passes over the oldest rollout."""
+
+    def select(self, waiting):
+        return Learner.select(self, waiting[self.group_size * (self.updates == 1) :])
+
+
 class SelectsTooMany(Learner):
     def select(self, waiting):
         return [t.rollout for t in waiting] if len(waiting) >= self.batch_size else []
@@ -808,6 +815,7 @@ class HandsOutLiveState(Learner):
         (CostsLessThanNothing, "sizes are declared: relative_cost"),
         (SelectsAnAbsentOne, "select chooses .*not all waiting"),
         (StopsSelecting, "update gives weights .*gives nothing of"),
+        (SelectDependsOnUpdates, "select is pure: .*after an update"),
         (SelectsTooMany, "select chooses from what waits"),
         (SelectsNewestFirst, "select chooses .*not oldest first"),
         (SelectsTwice, "select chooses .*not oldest first"),

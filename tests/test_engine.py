@@ -15,8 +15,9 @@ from scipy.stats import chisquare
 from sao_gym.engines.decoder import FusedDecoder, ModuleDecoder, make_decoder
 from sao_gym.engines.local import LocalEngine
 from sao_gym.errors import RunError
-from sao_gym.selftest import check_agreement
-from sao_gym.types import Completion, Request, VersionSpan
+from sao_gym.learners.ops.selftest import check_on_policy
+from sao_gym.selftest import on_policy_rollouts
+from sao_gym.types import Completion, Concept, Request, VersionSpan
 
 VOCABULARY = 24
 SHAPE = {
@@ -313,11 +314,11 @@ def test_released_rows_are_used_again(llama):
     assert engine._decoder.pool.rows == 8
 
 
-def test_the_self_test_sees_dropout(llama):
-    quiet = check_agreement(LocalEngine(llama, seed=0), llama, [[1, 2], [3]], max_new_tokens=4)
-    assert quiet < 1e-4
-    noisy = transformers.GPT2Config(**GPT, attn_pdrop=0.4, resid_pdrop=0.4)
-    model = build(noisy)
-    model.train()
-    with pytest.raises(RunError, match="self-test"):
-        check_agreement(LocalEngine(model, seed=0), model, [[1, 2], [3]], max_new_tokens=4)
+def test_what_the_engine_samples_scores_the_same_in_a_learner(llama, second):
+    engine = LocalEngine(llama, seed=0)
+    concept = Concept(id="A", params={})
+    rollouts = on_policy_rollouts(engine, [(1, 2), (3,)], concept, max_new_tokens=4)
+    assert [t.action_tokens for t in rollouts] == [4, 4]
+    check_on_policy(llama, rollouts)
+    with pytest.raises(RunError, match="on-policy self-test"):
+        check_on_policy(second, rollouts)

@@ -71,6 +71,8 @@ def held_pieces(facts: Facts) -> tuple[HeldPiece, ...]:
             begins[-1] = (begins[-1][0], change.concept)
         else:
             begins.append((change.clocks.started, change.concept))
+    if not begins:  # a run that broke before its first event
+        return ()
     curves = concept_curves(facts)
     ends = [begin for begin, _ in begins[1:]] + [facts.started]
     pieces = []
