@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import click
 from rich.console import Console
 from rich.table import Table
 
@@ -49,7 +50,7 @@ def run_scenario(
     else:
         _print_summary(summary, directory, paths, seconds=time.monotonic() - began)
     if line:
-        Console(stderr=True).print(f"error: {line}", markup=False, highlight=False)
+        click.echo(f"error: {line}", err=True)
     return code
 
 

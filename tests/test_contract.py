@@ -788,6 +788,26 @@ class StartsAtRandom(Learner):
         super().__init__(setup)
 
 
+class DependsOnTheLearnersNumber(Learner):
+    made = 0
+
+    def __init__(self, setup):
+        super().__init__(setup)
+        type(self).made += 1
+        self.number = self.made
+
+    def update(self, batch):
+        done = super().update(batch)
+        weights = {name: t + 1e-3 * self.number for name, t in done.weights.items()}
+        return Update(weights=weights, metrics=done.metrics)
+
+
+class ReportsItsNumber(DependsOnTheLearnersNumber):
+    def update(self, batch):
+        done = Learner.update(self, batch)
+        return Update(weights=done.weights, metrics={**done.metrics, "number": self.number})
+
+
 class ForgetsTheOptimizer(Learner):
     def load_state_dict(self, state):
         fresh = self.state_dict()
@@ -829,6 +849,8 @@ class HandsOutLiveState(Learner):
         (ReturnsItsOwnWeights, "returned weights stay"),
         (DrawsGlobally, "updates are deterministic: .*generator of torch"),
         (StartsAtRandom, "updates are deterministic: two learners"),
+        (DependsOnTheLearnersNumber, "updates are deterministic: .*in the weights of update 1"),
+        (ReportsItsNumber, "updates are deterministic: .*differ in 'number' of update 1"),
         (ForgetsTheOptimizer, "state makes an identical learner: .*loaded from state_dict"),
         (HandsOutLiveState, "state makes an identical learner: an update changes a state_dict"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 from typing import get_args
 
 import numpy as np
@@ -295,6 +296,19 @@ def test_finishing_writes_one_row_a_rollout_with_its_fate(record_run, drifting):
     assert good["turns"][1]["action_ids"] == [10, 11]
     assert good["turns"][1]["logprobs"] == [-0.5, -0.5]
     assert [span["count"] for span in good["turns"][1]["versions"]] == [1, 1]
+
+
+def test_the_reward_the_learner_saw_wins_over_the_one_the_environment_gave(record_run, script):
+    script.change("A")
+    rollout = script.start()
+    script.turn(rollout, reward=1.0)
+    (turn,) = script.turns[rollout]
+    script.turns[rollout] = [replace(turn, reward=0.25)]  # scored anew under another concept
+    script.finish(rollout)
+    directory = record_run(script)
+    finish_run(directory)
+    (row,) = pq.read_table(directory / "trajectories.parquet").to_pylist()
+    assert row["reward"] == row["turns"][0]["reward"] == 0.25
 
 
 def test_finishing_writes_one_row_an_update(record_run, drifting):

@@ -129,6 +129,7 @@ def test_a_hostile_concept_name_cannot_leave_the_data_block(record_run, script):
     assert "img" not in tags
     assert "x" not in tags
     block = re.search(r'id="series">(.*?)</script>', text, re.DOTALL)
+    assert not set(block.group(1)) & set("<>&")
     assert json.loads(block.group(1))["series"][0]["name"] == f"on {name}"
 
 
@@ -245,6 +246,20 @@ def test_only_the_concept_that_holds_is_drawn_thick(drifting):
     assert c1 == 118  # the last look
 
 
+def test_updates_after_the_last_start_keep_their_largest_lag(script):
+    script.change("A")
+    first, second = script.rollout(0.0, [(0, 1)]), script.rollout(0.0, [(0, 1)])
+    script.update([first])
+    script.update([second])  # lag 1, as many started
+    third = script.rollout(0.0, [(2, 1)])
+    fourth = script.rollout(0.0, [(0, 1)])
+    script.update([fourth])  # lag 2
+    script.update([third])  # lag 1
+    series = series_of(collect(script.records()), summarise(script.records()))
+    assert series.lag_max == Curve((2, 4), (1.0, 2.0))
+    assert series.lag_mean == Curve((2, 4), (0.5, 1.5))
+
+
 # Trajectories
 
 
@@ -311,12 +326,14 @@ def test_a_long_text_is_clipped_and_the_page_stays_small(script):
     script.change("A")
     for _ in range(60):
         rollout = script.start()
-        script.turn(rollout, [(0, 50)], observation="x" * 50_000, answer="y" * 50_000)
+        for _ in range(3):
+            script.turn(rollout, [(0, 50)], observation="x" * 50_000, answer="y" * 50_000)
         script.finish(rollout)
     facts = collect(script.records())
     page = render_viewer(read_trajectories(script.records(), facts, lambda ids: "word " * len(ids)))
     assert len(page) < 500_000
     assert "46,000 more characters" in page
+    assert re.search(r"\d+ more do not fit on this page", page)
 
 
 def test_long_actions_are_cut_by_version_and_lose_no_token(script):
