@@ -12,8 +12,6 @@ from sao_gym.metrics import Facts
 SHOWN = 42
 """Finished rollouts to show; a few that were dropped or failed come on top."""
 EXTRA = 4
-PLACES = (0.0, 0.03, 0.07, 0.12, 0.2, 0.35, 0.6, 1.0)
-"""Where to look in the stretch between two changes: mostly soon after the first."""
 PER_TOKEN = 64
 """Rollouts with more action tokens are cut by policy version instead of token by token."""
 
@@ -60,8 +58,8 @@ def choose(facts: Facts) -> list[int]:
     begins = sorted({0, *(c.clocks.started for c in facts.changes)})
     ends = [*begins[1:], facts.started]
     by_order = sorted(facts.finished, key=lambda done: done.order)
-    per_stretch = max(2, SHOWN // max(1, len(begins)))
-    places = PLACES[:: max(1, -(-len(PLACES) // per_stretch))]
+    n = max(2, SHOWN // len(begins))
+    places = [(k / (n - 1)) ** 2 for k in range(n)]  # mostly soon after a change
     chosen: list[int] = []
     for begin, end in zip(begins, ends, strict=True):
         stretch = [done.rollout for done in by_order if begin <= done.order < end]
