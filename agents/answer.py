@@ -34,6 +34,7 @@ class Answer:
         chat = Chat(tokenizer, max_new_tokens=max_new_tokens, stop=stop, system=system)
         self.max_new_tokens = max_new_tokens
         self.stop_ids = chat.stop_ids
+        self.closing = chat.closing
         self._begin = Remembered(chat.begin)
         self._act = Remembered(chat.act)
         self._spell = Remembered(chat.spell)

@@ -53,6 +53,10 @@ class Chat:
         self._closing: int | None = self._find_closing(stop)
         ends = {self._closing, tokenizer.eos_token_id} - {None}
         self.stop_ids: frozenset[int] = frozenset(ends)
+        # plain text needs no end of a turn; a template's turn is never left open
+        self.closing: tuple[int, ...] = ()
+        if self._template and self._closing is not None:
+            self.closing = (self._closing,)
 
     def begin(self, observation: str) -> tuple[int, ...]:
         """Ids that open an episode."""

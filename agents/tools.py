@@ -34,6 +34,7 @@ class Tools:
         chat.check_history()
         self.max_new_tokens = max_new_tokens
         self.stop_ids = chat.stop_ids
+        self.closing = chat.closing
         self._begin = Remembered(chat.begin)
         self._observe = Remembered(chat.observe)
         self._act = Remembered(chat.act)
@@ -50,8 +51,8 @@ class Tools:
     def observe(self, observation: str) -> tuple[int, ...]:
         """The tokens that follow an action: the observation as the next turn.
 
-        With a chat template an action that hit `max_new_tokens` has no stop token, and none is put
-        in its place: the policy is shown, and trained on, what it sampled.
+        After an action that hit `max_new_tokens` the run puts `closing` before them, as part of the
+        observation: a template's turn is never left open, and nobody is trained on the stop token.
 
         Raises:
             InputError: the tokenizer cannot say the observation.

@@ -22,7 +22,7 @@ from sao_gym.events import (
 )
 from sao_gym.pool import EnvironmentPool
 from sao_gym.protocols import Agent, Executor
-from sao_gym.rollout import OpenRollout
+from sao_gym.rollout import OpenRollout, reply
 from sao_gym.types import Concept, Failed, Terminated, Truncated
 
 
@@ -66,7 +66,7 @@ class Acting:
         if prompt:
             ids = self.agent.begin(rollout.notice + event.observation)
         else:
-            ids = self.agent.observe(event.observation)
+            ids = reply(self.agent, rollout.context, event.observation)
         rollout.observe(ids)
         if len(rollout.context) + self.agent.max_new_tokens > self.context:
             if prompt:

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import click
+from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 
 from sao_gym import registry
-from sao_gym.errors import FailuresError, SaoGymError
+from sao_gym.errors import FailuresError, InputError, SaoGymError
 from sao_gym.protocols import Executor
 from sao_gym.scenario import Scenario, load_scenario
 from sao_gym.timeline import Realised, Timeline
@@ -222,6 +223,14 @@ def check(scenario: Scenario) -> None:
     """Build the world: plug-ins, contract, symbols, window."""
     from sao_gym.assemble import make_world
 
+    for arm, params in scenario.arms.items():
+        plugin = registry.load("learners", arm)
+        try:
+            registry.bind(plugin, params=params)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, ("arms", arm, *first["loc"])))
+            raise InputError(f"{scenario.name}: {where}: {first['msg']}") from None
     world = make_world(scenario)
     parameters = sum(p.numel() for p in world.policy.model.parameters())
     concepts = ", ".join(concept.id for concept in world.timeline.concepts)
@@ -247,10 +256,10 @@ def list_plugins(*, as_json: bool) -> None:
 
 def report(directory: str) -> None:
     """Make summary, figure and HTML of a run directory again."""
-    from sao_gym.outputs import finish_run, read_summary
+    from sao_gym.outputs import SUMMARY, finish_run, read_summary
 
     path = Path(directory)
-    former = read_summary(path)
+    former = read_summary(path) if (path / SUMMARY).is_file() else {}
     summary = finish_run(
         path,
         weights_sha256=former.get("weights_sha256"),

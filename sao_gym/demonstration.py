@@ -8,6 +8,7 @@ from typing import Any
 from sao_gym import boundary, rng
 from sao_gym.errors import InputError
 from sao_gym.protocols import Agent, ReferenceSolver, TextEnv
+from sao_gym.rollout import reply
 from sao_gym.types import (
     Concept,
     Failed,
@@ -67,8 +68,11 @@ def demonstrate(
             choices = solver.valid_actions()
             pick = rng.uniform(seed, "alternative", task.index, index)
             action = choices[int(pick * len(choices))]
-        read = agent.observe if turns else agent.begin
-        turns.append(_turn(read(answer.observation), agent.spell(action)))
+        if turns:
+            ids = reply(agent, turns[-1].action_ids, answer.observation)
+        else:
+            ids = agent.begin(answer.observation)
+        turns.append(_turn(ids, agent.spell(action)))
         answer = boundary.step(env, action)
         retry = isinstance(answer, boundary.Step) and answer.retry
     return Trajectory(

@@ -75,6 +75,7 @@ class ScriptedAgent:
 
     max_new_tokens = 1
     stop_ids: frozenset[int] = frozenset()
+    closing: tuple[int, ...] = ()
 
     def begin(self, observation: str) -> tuple[int, ...]:
         return (1,)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from sao_gym import boundary, rng
 from sao_gym.pool import EnvironmentPool
 from sao_gym.protocols import Agent, Engine, Score, TextEnv
+from sao_gym.rollout import reply
 from sao_gym.types import Concept, Failed, Request, Task, Weights
 
 
@@ -83,8 +84,11 @@ class EpisodeEvaluator:
         if answer.terminated or answer.truncated:
             return
         agent = self._agent
-        read = agent.observe if episode.turn else agent.begin
-        episode.context.extend(read(answer.observation))
+        if episode.turn:
+            ids = reply(agent, episode.context, answer.observation)
+        else:
+            ids = agent.begin(answer.observation)
+        episode.context.extend(ids)
         episode.turn += 1
         if len(episode.context) + agent.max_new_tokens > self._context:
             return

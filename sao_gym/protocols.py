@@ -62,6 +62,8 @@ class Agent(Protocol):
 
     max_new_tokens: int
     stop_ids: frozenset[int]
+    closing: tuple[int, ...]
+    """What a chat format needs after an action that `max_new_tokens` cut off."""
 
     def begin(self, observation: str) -> tuple[int, ...]:
         """Tokens of the prompt that opens an episode."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from sao_gym.protocols import Agent, TextEnv
@@ -16,6 +17,12 @@ from sao_gym.types import (
     Truncated,
     Turn,
 )
+
+
+def reply(agent: Agent, said: Sequence[int], observation: str) -> tuple[int, ...]:
+    """Tokens to append after the action `said`; one that a limit cut off is closed first."""
+    ids = agent.observe(observation)
+    return (*agent.closing, *ids) if agent.closing and said[-1] not in agent.stop_ids else ids
 
 
 @dataclass(slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from sao_gym.agents.answer import Answer
 from sao_gym.agents.chat import Remembered
 from sao_gym.agents.tools import Tools
 from sao_gym.errors import InputError
+from sao_gym.rollout import reply
 from sao_gym.testing import check_agent
 from sao_gym.tokenizer import character_tokenizer
 
@@ -169,6 +170,18 @@ def test_turns_are_what_the_template_writes(chat):
     assert chat.decode(context) + "\n" == written
     assert tuple(context) == ids_of(chat, written)[:-1]
     assert agent.spell("A")[-1] == end
+
+
+def test_an_action_that_the_limit_cut_off_is_closed_before_the_next_turn(chat, plain):
+    agent = Tools(chat)
+    end = chat.convert_tokens_to_ids("<|im_end|>")
+    cut = ids_of(chat, "A")
+    assert reply(agent, cut, ">b") == (end, *agent.observe(">b"))
+    assert reply(agent, (*cut, end), ">b") == agent.observe(">b")
+    written = chat.decode([*cut, *reply(agent, cut, ">b")])
+    assert written == chat.decode([*agent.spell("A"), *agent.observe(">b")])
+    bare = Tools(plain)
+    assert reply(bare, ids_of(plain, "a"), ">b") == bare.observe(">b")
 
 
 def test_a_thought_stays_in_the_history(chat):

@@ -49,6 +49,7 @@ def limits_are_declared(subject: Subject) -> None:
     require(isinstance(most, int) and most >= 1, f"max_new_tokens must be >= 1, not {most!r}")
     require(isinstance(stops, frozenset), f"stop_ids must be a frozenset, not {stops!r}")
     _check_ids(tuple(stops), subject, "stop_ids")
+    _check_ids(agent.closing, subject, "closing")
 
 
 def begin_gives_token_ids(subject: Subject) -> None:
