@@ -186,3 +186,20 @@ def test_parts_that_do_not_fit_are_one_clear_line(override, message):
     with pytest.raises(InputError, match=message) as caught:
         make_world(scenario(override))
     assert "\n" not in str(caught.value)
+
+
+SMALL_NEOX = (
+    "model.init={model_type: gpt_neox, hidden_size: 16, num_hidden_layers: 1, "
+    "num_attention_heads: 2, intermediate_size: 32}"
+)
+
+
+def test_a_model_from_a_directory(tmp_path):
+    """Saved by `save_pretrained`, tokenizer included; another architecture than the fused ones."""
+    policy = make_world(scenario(SMALL_NEOX)).policy
+    policy.model.save_pretrained(tmp_path / "model")
+    policy.tokenizer.save_pretrained(tmp_path / "model")
+    short = "budget.rollouts=24"
+    _, events, final = play(scenario(f"model={{path: {tmp_path}/model}}", short))
+    assert any(isinstance(e, UpdateFinished) for e in events)
+    assert play(scenario(SMALL_NEOX, short))[2] == final, "the same weights, read or made"
