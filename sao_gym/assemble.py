@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -91,6 +91,21 @@ def prepare_process() -> None:
     # two threads under contention cost up to ten times one; denormals cost as much
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
+
+
+@contextmanager
+def _process_settings() -> Iterator[None]:
+    """`prepare_process`, taken back at the end: they hold for the whole process."""
+    import torch
+
+    threads = torch.get_num_threads()
+    flushed = float(torch.tensor(1e-40) * 1.0) == 0.0
+    prepare_process()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_flush_denormal(flushed)
 
 
 def make_world(scenario: Scenario) -> World:
@@ -266,9 +281,10 @@ def assemble(
     """
     process = ProcessTrainer(prepare_process) if beside else None
     executor: Executor | None = None
+    report("loading the model", 0.0)
+    settings = ExitStack()
     try:
-        report("loading the model", 0.0)
-        prepare_process()
+        settings.enter_context(_process_settings())
         world = make_world(scenario)
         warm_start(world, scenario, report)
         report("building the learner", 0.0)
@@ -292,6 +308,7 @@ def assemble(
             executor.close()
         elif process is not None:
             process.close()
+        settings.close()
 
 
 def _make_executor(

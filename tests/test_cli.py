@@ -159,7 +159,8 @@ def test_an_environment_that_raises_stops_the_run_with_code_3(tmp_path):
         cwd=tmp_path, code=3,
     )  # fmt: skip
     assert "OSError: the disk is full" in failed.stderr
-    _, *events = map(json.loads, (tmp_path / "run/events.jsonl").open())  # the first is a header
+    lines = (tmp_path / "run/events.jsonl").read_text().splitlines()
+    _, *events = map(json.loads, lines)  # the first is a header
     failures = [e for e in events if e["event"] == "RolloutFailed"]
     assert {e["kind"] for e in failures} == {"environment"}
     assert events[-1]["reason"] == "failures"

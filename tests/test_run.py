@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sao_gym import rng
-from sao_gym.assemble import assemble, make_learner, make_world, prepare_process
+from sao_gym.assemble import assemble, make_learner, make_world
 from sao_gym.errors import InputError
 from sao_gym.events import EnvironmentStepped, Evaluated, TurnSampled, UpdateFinished
 from sao_gym.log import encode
@@ -139,7 +139,6 @@ def test_lag_zero_equals_a_plain_synchronous_loop_step_for_step(learner):
     _, events, final = play(loaded)
     ours = [e for e in events if isinstance(e, UpdateFinished)]
     assert len(ours) == 10
-    prepare_process()
     world = make_world(loaded)
     plain = make_learner(world, loaded)
     model = copy.deepcopy(world.policy.model)
@@ -155,6 +154,16 @@ def test_lag_zero_equals_a_plain_synchronous_loop_step_for_step(learner):
             model.load_state_dict(update.weights)
     assert any(e.metrics["policy_loss"] == e.metrics["policy_loss"] for e in ours)
     assert final != weights_hash(world.policy.model.state_dict())
+
+
+def test_the_process_is_left_as_it_was(reference):
+    threads = torch.get_num_threads()
+    assert float(torch.tensor(1e-40) * 1.0) > 0.0, "denormals are not flushed"
+    with assemble(scenario()):
+        assert float(torch.tensor(1e-40) * 1.0) == 0.0
+        assert torch.get_num_threads() == 1
+    assert float(torch.tensor(1e-40) * 1.0) > 0.0
+    assert torch.get_num_threads() == threads
 
 
 def test_a_warm_start_teaches_and_is_found_again(monkeypatch, tmp_path):

@@ -64,12 +64,13 @@ class _Layer:
     def __init__(self, weights: Weights, prefix: str) -> None:
         def get(name: str) -> Tensor | None:
             found = weights.get(prefix + name)
-            return None if found is None else found.detach().float()
+            return None if found is None else found.detach().float().clone()
 
         def joined(*names: str) -> tuple[Tensor, Tensor | None]:
+            """(in, out) weight, laid out as a product of few rows reads it, and bias."""
             parts = [get(name + ".weight") for name in names]
             biases = [get(name + ".bias") for name in names]
-            weight = torch.cat([part for part in parts if part is not None])
+            weight = torch.cat([part for part in parts if part is not None]).t().contiguous()
             if all(bias is None for bias in biases):
                 return weight, None
             filled = [
@@ -111,7 +112,7 @@ class FusedDecoder:
         self._embedding = weights["model.embed_tokens.weight"].detach().float().clone()
         self._norm = weights["model.norm.weight"].detach().float().clone()
         head = None if self._tied else weights["lm_head.weight"].detach().float().clone()
-        self._head = self._embedding if head is None else head
+        self._head = (self._embedding if head is None else head).t().contiguous()
 
     @torch.inference_mode()
     def forward(self, batch: Packed) -> Tensor:
@@ -122,7 +123,7 @@ class FusedDecoder:
             x = self._attend(x, index, layer, layout, cos, sin)
             x = self._feed_forward(x, layer)
         last = x if layout.padded is None else x[layout.last]
-        return F.linear(self._rms(last, self._norm), self._head)
+        return torch.mm(self._rms(last, self._norm), self._head)
 
     def _rotation(self, layout: Layout) -> tuple[Tensor, Tensor]:
         """Cosine and sign-folded sine, (T, 1, head_dim): rotate_half(x) * sin == roll(x) * sin."""
@@ -139,9 +140,8 @@ class FusedDecoder:
         self, x: Tensor, index: int, layer: _Layer, layout: Layout, cos: Tensor, sin: Tensor
     ) -> Tensor:
         heads, kv_heads, dim = self._heads, self._kv_heads, self._dim
-        mixed = F.linear(self._rms(x, layer.norm_in), *layer.qkv).view(
-            -1, heads + 2 * kv_heads, dim
-        )
+        mixed = _project(self._rms(x, layer.norm_in), *layer.qkv)
+        mixed = mixed.view(-1, heads + 2 * kv_heads, dim)
         turning = mixed[:, : heads + kv_heads]
         if layer.q_norm is not None:
             turning = torch.cat(
@@ -170,15 +170,20 @@ class FusedDecoder:
             seen = seen.reshape(rows, -1)
         else:
             seen = seen.transpose(1, 2).reshape(rows * layout.queries, -1)[layout.padded]
-        weight, bias = layer.out
-        out = torch.addmm(x, seen, weight.t())
-        return out if bias is None else out.add_(bias)
+        return _project_onto(x, seen, *layer.out)
 
     def _feed_forward(self, x: Tensor, layer: _Layer) -> Tensor:
-        gate, up = F.linear(self._rms(x, layer.norm_mlp), *layer.gate_up).chunk(2, -1)
-        weight, bias = layer.down
-        out = torch.addmm(x, F.silu(gate).mul_(up), weight.t())
-        return out if bias is None else out.add_(bias)
+        gate, up = _project(self._rms(x, layer.norm_mlp), *layer.gate_up).chunk(2, -1)
+        return _project_onto(x, F.silu(gate).mul_(up), *layer.down)
+
+
+def _project(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return torch.mm(x, weight) if bias is None else torch.addmm(bias, x, weight)
+
+
+def _project_onto(residual: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    out = torch.addmm(residual, x, weight)
+    return out if bias is None else out.add_(bias)
 
 
 class ModuleDecoder:
@@ -204,11 +209,10 @@ class ModuleDecoder:
         ids = torch.zeros(rows * queries, dtype=torch.long)
         positions = torch.zeros(rows * queries, dtype=torch.long)
         ids[padded], positions[padded] = batch.ids, layout.positions
-        mask = torch.zeros(layout.mask.shape).masked_fill_(~layout.mask, torch.finfo().min)
         logits: Tensor = self._model(
             input_ids=ids.view(rows, queries),
             position_ids=positions.view(rows, queries),
-            attention_mask=mask,
+            attention_mask=layout.mask,
             use_cache=True,
             **{self._cache_argument: pooled_cache(self.pool, layout, padded)},
         ).logits

@@ -1,6 +1,6 @@
 """The key/value pool: one row a rollout, one column a position, grown on demand.
 
-    pool[layer]: (rows, positions, 2 * kv_heads * head_dim)      row-major, keys then values
+    pool[layer]: (rows, positions, 2 * kv_heads * head_dim)      keys then values of a position
 
 Rows belong to rollouts, not to requests, so a rollout that waits for its environment keeps its
 cache. A tick feeds a *packed* batch: the tokens of all active rows one after another, each with
@@ -70,7 +70,7 @@ class KVPool:
         self.rows, self.positions = rows, positions
 
     def write(self, layer: int, flat: Tensor, keys_values: Tensor) -> None:
-        """Store (T, 2 * kv_heads * head_dim) at flat indices row * positions + position."""
+        """Store (T, 2 * kv_heads * head_dim) at the layout's flat indices."""
         data = self._data[layer]
         data.view(-1, data.shape[-1]).index_copy_(0, flat, keys_values)
 
@@ -98,7 +98,7 @@ class Layout:
     last: Tensor
     """(B,) packed index of each row's last token."""
     mask: Tensor
-    """(B, 1, Q, reach) bool: which positions a query attends to."""
+    """(B, 1, Q, reach): 0 at the positions a query attends to, the lowest float elsewhere."""
     reach: int
 
 
@@ -121,6 +121,8 @@ def lay_out(batch: Packed, pool: KVPool) -> Layout:
         query_positions = query_positions.view(n, queries)
     token_rows = rows if owner is None else rows[owner]
     contiguous = batch.rows[-1] - batch.rows[0] == n - 1
+    hidden = torch.arange(reach) > query_positions[:, :, None]
+    mask = torch.zeros(n, 1, queries, reach)
     return Layout(
         flat=token_rows * pool.positions + positions,
         positions=positions,
@@ -128,6 +130,6 @@ def lay_out(batch: Packed, pool: KVPool) -> Layout:
         padded=padded,
         queries=queries,
         last=ends - 1,
-        mask=(torch.arange(reach) <= query_positions[:, :, None])[:, None],
+        mask=mask.masked_fill_(hidden[:, None], torch.finfo(torch.float32).min),
         reach=reach,
     )
