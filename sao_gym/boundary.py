@@ -89,6 +89,11 @@ def _late(env: TextEnv) -> LateReward:
 def _check_observation(observation: object) -> None:
     if not isinstance(observation, str):
         raise _Broken(f"observation is {type(observation).__name__}, not str")
+    if not observation.isascii():
+        try:
+            observation.encode()
+        except UnicodeEncodeError as error:
+            raise _Broken(f"observation is not valid Unicode: {error.reason}") from None
 
 
 def _check_concept(info: dict[str, Any], concept: Concept) -> None:
@@ -102,5 +107,5 @@ def _check_concept(info: dict[str, Any], concept: Concept) -> None:
 
 
 def _line(error: Exception) -> str:
-    text = str(error).splitlines()
+    text = str(error).encode("utf-8", "replace").decode().splitlines()
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 from sao_gym.clocks import RunClocks
 from sao_gym.events import ConceptChanged
@@ -33,21 +32,22 @@ class Drift:
         """The concepts worth evaluating now."""
         return tuple(self._timeline.evaluation_concepts(self._now()))
 
-    def due(self) -> Iterator[ConceptChanged]:
-        """Changes that the clocks have reached since the last call, in order."""
+    def due(self) -> ConceptChanged | None:
+        """The next change, if the clocks have reached it; each is given once."""
+        if self._next > self._now():
+            return None
         boundaries = self._timeline.boundaries
-        while self._next <= self._now():
-            change = boundaries[self._passed]
-            self._passed += 1
-            last = self._passed == len(boundaries)
-            self._next = math.inf if last else boundaries[self._passed].position
-            yield ConceptChanged(
-                segment=change.segment,
-                concept=change.concept,
-                kind=change.kind,
-                phase=change.phase,
-                clocks=self._clocks.read(),
-            )
+        change = boundaries[self._passed]
+        self._passed += 1
+        last = self._passed == len(boundaries)
+        self._next = math.inf if last else boundaries[self._passed].position
+        return ConceptChanged(
+            segment=change.segment,
+            concept=change.concept,
+            kind=change.kind,
+            phase=change.phase,
+            clocks=self._clocks.read(),
+        )
 
     def _now(self) -> float:
         return self._clocks.value(self._timeline.clock)

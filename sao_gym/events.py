@@ -9,8 +9,10 @@ Fate of a rollout: after `RolloutStarted` it ends in exactly one of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
+from operator import attrgetter
 from typing import Any, Literal, TypeAlias
 
 from sao_gym.types import Completion, Concept, Failed, Task, Trajectory, Truncated
@@ -213,4 +215,11 @@ def _finished(done: Trajectory) -> dict[str, Any]:
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    return {name: getattr(value, name) for name in value.__slots__}
+    """The fields of a record as a dict, in order."""
+    names = value.__slots__
+    return dict(zip(names, _getter(names)(value), strict=True))
+
+
+@cache
+def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    return attrgetter(*names) if len(names) > 1 else lambda value: (getattr(value, names[0]),)

@@ -14,6 +14,8 @@ from pydantic import Field
 
 from sao_gym.validation import Section
 
+_STANDARD_NORMAL = NormalDist()
+
 _SMALLEST = 2.0**-54
 """Stands for u = 0, where the normal quantile is infinite: half a step of a 53-bit uniform."""
 
@@ -45,7 +47,7 @@ class LogNormal(Section):
 
     def draw(self, u: float) -> float:
         """The u-quantile in seconds, u in [0, 1): exp(log mean - sigma^2 / 2 + sigma z(u))."""
-        z = NormalDist().inv_cdf(max(u, _SMALLEST))
+        z = _STANDARD_NORMAL.inv_cdf(max(u, _SMALLEST))
         return self.mean * math.exp(self.sigma * (z - self.sigma / 2))
 
 

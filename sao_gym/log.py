@@ -6,12 +6,12 @@ Numbers that JSON cannot hold (NaN, infinities) are written as `null`.
 
 from __future__ import annotations
 
-import json
-import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
+
+import orjson
 
 from sao_gym.errors import InputError
 from sao_gym.events import Event, to_record
@@ -46,37 +46,23 @@ def encode(time: float, event: Event) -> bytes:
 
 
 def encode_json(value: Any) -> bytes:
-    """Compact JSON in the order given, as one line of ASCII."""
-    try:
-        text = _ENCODER.encode(value)
-    except ValueError:  # NaN or infinity somewhere: rare, so only then is the record walked
-        text = _ENCODER.encode(_finite(value))
-    return text.encode("ascii") + b"\n"
+    """Compact JSON in the order given, as one line of UTF-8."""
+    return orjson.dumps(value, default=_plain, option=_OPTIONS)
 
 
-def _number(value: Any) -> Any:
-    """What `json` does not know: numpy and torch scalars."""
+_OPTIONS = orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS
+
+
+def _plain(value: Any) -> Any:
+    """What orjson does not know: named tuples, other mappings, numpy and torch scalars."""
+    if isinstance(value, tuple):
+        return tuple(value)
+    if isinstance(value, Mapping):
+        return dict(value)
     item = getattr(value, "item", None)
     if item is None:
         raise TypeError(f"an event holds a {type(value).__name__}, which JSON cannot hold")
     return item()
-
-
-_ENCODER = json.JSONEncoder(
-    separators=(",", ":"), allow_nan=False, check_circular=False, default=_number
-)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        return [_finite(item) for item in value]
-    if hasattr(value, "item"):
-        value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
 
 
 class EventLog:
@@ -105,7 +91,7 @@ class EventLog:
             for line in file:
                 number += 1
                 try:
-                    record = json.loads(line)
+                    record = orjson.loads(line)
                 except ValueError:
                     if line.endswith(b"\n"):
                         raise InputError(
@@ -143,7 +129,7 @@ def _read_header(path: Path) -> Record:
             f"{path}: cannot be read ({error.strerror}); give the directory of a run"
         ) from None
     try:
-        header = json.loads(line)
+        header = orjson.loads(line)
         known = isinstance(header, dict) and header.get("format") == FORMAT
     except ValueError:
         known = False

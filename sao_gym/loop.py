@@ -137,6 +137,8 @@ class _Loop:
     """Decided, but not yet handled."""
     fresh: bool = False
     """Whether `waiting` changed since `select` last looked."""
+    aged: bool = False
+    """Whether something that waits may have become stale since that was last looked at."""
     evaluated: int = -1
     """The last version sent to evaluation."""
     evaluations: int = 0
@@ -144,7 +146,7 @@ class _Loop:
 
     def follow_drift(self) -> None:
         """Announce the change points that the clocks have reached."""
-        for change in self.drift.due():
+        while (change := self.drift.due()) is not None:
             self.executor.emit(change)
 
     # -- events ------------------------------------------------------------------------------
@@ -166,7 +168,7 @@ class _Loop:
                 self.acting.finished(trajectory.rollout)
                 self.clocks.completed += 1
                 self.waiting.append(trajectory)
-                self.fresh = True
+                self.fresh = self.aged = True
             case RolloutDropped(rollout=rollout):
                 del self.dropping[rollout]
             case RolloutFailed():
@@ -198,7 +200,7 @@ class _Loop:
         self.trained = event.version
         self.clocks.consumed += len(event.rollouts)
         self.training = ()
-        self.fresh = True
+        self.fresh = self.aged = True
         self.executor.publish(event.version)
 
     def _concept_changed(self, event: ConceptChanged) -> None:
@@ -248,8 +250,9 @@ class _Loop:
 
     def _drop_stale(self) -> None:
         """Drop waiting trajectories that the learner may no longer use."""
-        if not self.fresh:
+        if not self.aged:
             return
+        self.aged = False
         lags = [(t, self._lag(t.oldest_version)) for t in self.waiting]
         stale = [(t, lag) for t, lag in lags if lag > self.limits.max_lag]
         self.waiting = [t for t, lag in lags if lag <= self.limits.max_lag]
@@ -276,6 +279,8 @@ class _Loop:
 
     def _admit(self) -> None:
         """Start rollouts while slots are free and what they make can still be used."""
+        if len(self.acting.open) >= self.limits.slots:
+            return
         room = free_slots(
             running=len(self.acting.open),
             slots=self.limits.slots,
