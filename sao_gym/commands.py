@@ -72,8 +72,9 @@ def _play(
     from sao_gym.assemble import assemble, budget
     from sao_gym.policy import weights_hash
     from sao_gym.progress import open_progress
-    from sao_gym.record import open_run
+    from sao_gym.record import check_new, open_run
 
+    check_new(directory)  # before the minutes that a warm start may take
     code, line = 0, ""
     with (
         _preparation(quiet) as say,

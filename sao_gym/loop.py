@@ -107,10 +107,11 @@ def run(
             if reason == "failures":
                 raise FailuresError(loop.failures.line(loop.clocks.completed))
             return
-    if not executor.interrupted:
-        raise StalledError(loop.stall_line())
-    for last in loop.end("interrupted"):
+    stalled = None if executor.interrupted else loop.stall_line()
+    for last in loop.end("stalled" if stalled else "interrupted"):
         yield executor.now, last
+    if stalled:
+        raise StalledError(stalled)
 
 
 @dataclass(slots=True, kw_only=True)

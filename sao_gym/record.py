@@ -122,6 +122,16 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str | bytes)
 
 
+def check_new(directory: Path) -> None:
+    """Raise InputError if `directory` already holds a run: nothing is ever written over."""
+    for name in (EVENTS, SCENARIO, TIMELINE):
+        if (directory / name).exists():
+            raise InputError(
+                f"{directory} already holds a run ({name}): choose another directory with --out, "
+                "or delete it"
+            )
+
+
 def open_run(directory: Path | str, scenario: Mapping[str, Any]) -> Recorder:
     """Begin a new run directory.
 
@@ -133,12 +143,7 @@ def open_run(directory: Path | str, scenario: Mapping[str, Any]) -> Recorder:
         InputError: The directory already holds a run. Nothing is ever written over.
     """
     directory = Path(directory)
-    for name in (EVENTS, SCENARIO, TIMELINE):
-        if (directory / name).exists():
-            raise InputError(
-                f"{directory} already holds a run ({name}): choose another directory with --out, "
-                "continue the run with --resume, or delete it"
-            )
+    check_new(directory)
     try:
         directory.mkdir(parents=True, exist_ok=True)
         text = _as_yaml(scenario)

@@ -192,8 +192,11 @@ class NeverSelects(ScriptedLearner):
 
 
 def test_a_stall_is_an_error_that_names_what_waits():
+    history = []
     with pytest.raises(StalledError, match=r"waiting 12 \(0, "):
-        list(simulate(learner=NeverSelects(batch_size=4), rollouts=1000, max_lag=2))
+        _collect(simulate(learner=NeverSelects(batch_size=4), rollouts=1000, max_lag=2), history)
+    assert history[-1][1].reason == "stalled"
+    check_invariants(history, slots=8, max_lag=2)
 
 
 @pytest.mark.parametrize(
