@@ -11,21 +11,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, model_validator
-
-from sao_gym.learners.ops.advantages import group_normalised, per_token, uninformative_groups
 from sao_gym.learners.ops.batch import collate
+from sao_gym.learners.ops.groups import GroupConfig, group_advantages
 from sao_gym.learners.ops.losses import clip_loss
-from sao_gym.learners.ops.metrics import advantage_metrics
-from sao_gym.learners.ops.optim import (
-    BatchSize,
-    Coefficient,
-    GradientNorm,
-    LearningRate,
-    MicroBatchSize,
-    WidthAbove,
-    WidthBelow,
-)
+from sao_gym.learners.ops.optim import WidthAbove, WidthBelow
 from sao_gym.learners.ops.policy import Policy
 from sao_gym.learners.ops.select import complete_groups
 from sao_gym.learners.ops.selftest import check_on_policy
@@ -36,40 +25,13 @@ from sao_gym.types import Trajectory, Update
 class Grpo:
     """Group-relative policy optimisation: waits for whole groups, needs no critic."""
 
-    class Config(BaseModel):
+    class Config(GroupConfig):
         """What a scenario may set in `learner.params`."""
 
-        model_config = ConfigDict(extra="forbid", frozen=True)
-
-        group_size: BatchSize = 8
-        """Rollouts per task."""
-        batch_size: BatchSize = 32
-        """Rollouts per update; a multiple of `group_size`."""
-        learning_rate: LearningRate = 8e-4
-        """Of the policy."""
-        max_grad_norm: GradientNorm = 1.0
-        """Gradient clip."""
-        kl: Coefficient = 0.0
-        """Weight of the KL to the policy as it was at the start."""
         eps_low: WidthBelow = 0.2
         """Width of the clip below ratio 1."""
         eps_high: WidthAbove = 0.28
         """Width of the clip above ratio 1."""
-        normalise_std: bool = True
-        """Divide by the group's standard deviation; false as in Dr. GRPO."""
-        micro_batch_size: MicroBatchSize = None
-        """Rollouts per forward-backward pass; changes memory, not the result."""
-
-        @model_validator(mode="after")
-        def _consistent(self) -> Grpo.Config:
-            if self.group_size < 2:
-                raise ValueError("group_size must be at least 2: a group of one has no baseline")
-            if self.batch_size % self.group_size:
-                raise ValueError(
-                    f"batch_size {self.batch_size} is not a multiple of "
-                    f"group_size {self.group_size}"
-                )
-            return self
 
     def __init__(self, setup: LearnerSetup, config: Config) -> None:
         self.config = config
@@ -91,15 +53,9 @@ class Grpo:
 
     def update(self, batch: Sequence[Trajectory]) -> Update:
         rows = collate(batch, self._pad_id, self.policy.device)
-        advantages = per_token(
-            group_normalised(rows.totals, rows.groups, scale=self.config.normalise_std), rows.mask
-        )
+        advantages, measured = group_advantages(rows, normalise_std=self.config.normalise_std)
         moved, metrics = self.policy.improve(rows, advantages, self._objective)
-        metrics |= advantage_metrics(advantages, rows.mask) | {
-            "reward_mean": float(rows.totals.mean()),
-            "zero_advantage_groups": float(uninformative_groups(rows.totals, rows.groups)),
-            "policy_moved": float(moved),
-        }
+        metrics |= measured | {"policy_moved": float(moved)}
         return Update(weights=self.policy.weights() if moved else None, metrics=metrics)
 
     def self_test(self, rollouts: Sequence[Trajectory]) -> None:

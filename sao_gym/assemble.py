@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sao_gym import registry, warmstart
+from sao_gym import boundary, registry, warmstart
 from sao_gym.demonstration import demonstrate
 from sao_gym.errors import InputError
 from sao_gym.events import Event
@@ -33,13 +33,15 @@ from sao_gym.protocols import (
     Learner,
     LearnerSetup,
     LiveConcept,
+    ReferenceSolver,
     SelfTesting,
     TextEnv,
     Trainer,
 )
 from sao_gym.scenario import Scenario
 from sao_gym.timeline import Timeline
-from sao_gym.types import Weights
+from sao_gym.tokenizer import check_symbols
+from sao_gym.types import Concept, Failed, Task, Weights
 
 Report = Callable[[str, float], None]
 """Told what is being prepared, and how much of it is done (0 to 1)."""
@@ -110,6 +112,15 @@ def _process_settings() -> Iterator[None]:
 
 def make_world(scenario: Scenario) -> World:
     """Environment, timeline, policy as it begins, agent. Raises InputError if they do not fit."""
+    try:
+        return _make_world(scenario)
+    except InputError as error:
+        if not error.at:
+            raise
+        raise scenario.error(error.at, str(error)) from error
+
+
+def _make_world(scenario: Scenario) -> World:
     environment = scenario.environment
     make_environment = registry.bind(
         registry.load("envs", environment.name), params=environment.params
@@ -167,32 +178,51 @@ def _check_inflight(env: TextEnv, inflight: str) -> None:
     protocol, method = needs.get(inflight, (object, ""))
     if not isinstance(env.unwrapped, protocol):
         raise InputError(
-            f"timeline.inflight: {inflight} needs an environment with {method}, "
-            f"which {type(env.unwrapped).__name__} does not have; use pin or abort"
+            f"{inflight} needs an environment with {method}, "
+            f"which {type(env.unwrapped).__name__} does not have; use pin or abort",
+            at=("timeline", "inflight"),
         )
 
 
 def _check_contract(env: TextEnv, agent: Agent, timeline: Timeline, policy: Policy) -> None:
-    """Every concept can be applied and read back, and every symbol can be said."""
-    from sao_gym import boundary
-    from sao_gym.tokenizer import check_symbols
-    from sao_gym.types import Failed, Task
+    """Every symbol can be said, every concept applied and read back, and a step keeps its form.
 
-    check_symbols(policy.tokenizer, sorted(_charset(env, timeline)))
+    What the environment *raises* is left to the run, where it is counted.
+    """
+    try:
+        check_symbols(policy.tokenizer, sorted(_charset(env, timeline)))
+    except InputError as error:
+        raise InputError(str(error), at=("model",)) from error
+    name = type(env.unwrapped).__name__
     for concept in timeline.concepts:
         answer = boundary.reset(env, Task(index=0, seed=0), concept)
         if isinstance(answer, Failed):
-            name = type(env.unwrapped).__name__
-            raise InputError(
-                f"environment {name} cannot take concept {concept.id!r}: {answer.detail}"
-            )
+            message = f"{name} cannot take concept {concept.id!r}: {answer.detail}"
+            raise InputError(message, at=_where(timeline, concept))
         prompt = len(agent.begin(answer.observation))
         if prompt + agent.max_new_tokens > policy.context_length:
             raise InputError(
                 f"a prompt of {prompt} tokens and agent.params.max_new_tokens "
                 f"{agent.max_new_tokens} exceed the model's window of {policy.context_length}; "
-                "raise model.init.max_position_embeddings or ask for fewer tokens"
+                "raise model.init.max_position_embeddings or ask for fewer tokens",
+                at=("model",),
             )
+        stepped = boundary.step(env, _some_action(env))
+        if isinstance(stepped, Failed) and stepped.kind == "contract":
+            raise InputError(f"{name}: {stepped.detail}", at=("environment",))
+
+
+def _where(timeline: Timeline, concept: Concept) -> tuple[str | int, ...]:
+    """The key of the timeline's segment that defines `concept`."""
+    return ("timeline", "segments", 2 * [c.id for c in timeline.concepts].index(concept.id))
+
+
+def _some_action(env: TextEnv) -> str:
+    inner: Any = env.unwrapped
+    if isinstance(inner, ReferenceSolver):
+        return inner.reference_action()
+    env.action_space.seed(0)
+    return env.action_space.sample()
 
 
 def warm_start(world: World, scenario: Scenario, report: Report) -> None:
@@ -342,7 +372,7 @@ def _make_executor(
         trainer=trainer,
         evaluator=evaluator,
         time=TimeModel(
-            decode_seconds=time.decode_seconds,
+            decode=time.decode,
             environment=time.environment,
             update=time.update,
             publish=time.publish,

@@ -33,7 +33,8 @@ class _Broken(Exception):
 def reset(env: TextEnv, task: Task, concept: Concept) -> Step | Failed:
     """Reset `env` to `task` under `concept`, and check that the concept was applied."""
     try:
-        observation, info = env.reset(seed=task.seed, options={"concept": dict(concept.params)})
+        answer = env.reset(seed=task.seed, options={"concept": dict(concept.params)})
+        observation, info = _unpacked(answer, "reset", "(observation, info)", 2)
         _check_observation(observation)
         _check_concept(info, concept)
     except _Broken as error:
@@ -48,11 +49,12 @@ def step(env: TextEnv, action: str, concept: Concept | None = None) -> Step | Fa
     try:
         if concept is not None:
             _live(env).set_concept(concept.params)
-        observation, reward, terminated, truncated, info = env.step(action)
+        answer = env.step(action)
+        observation, reward, terminated, truncated, info = _unpacked(
+            answer, "step", "(observation, reward, terminated, truncated, info)", 5
+        )
         _check_observation(observation)
-        value = float(reward)
-        if not math.isfinite(value):
-            raise _Broken(f"step returned reward {reward!r}; a reward is a finite number")
+        value = _number(reward)
         if concept is not None:
             _check_concept(info, concept)
     except _Broken as error:
@@ -84,6 +86,22 @@ def _late(env: TextEnv) -> LateReward:
     inner: Any = env.unwrapped
     assert isinstance(inner, LateReward)
     return inner
+
+
+def _unpacked(answer: Any, what: str, form: str, size: int) -> Any:
+    if not isinstance(answer, tuple) or len(answer) != size:
+        raise _Broken(f"{what} must return {form}")
+    return answer
+
+
+def _number(reward: Any) -> float:
+    try:
+        value = float(reward)
+    except (TypeError, ValueError):
+        value = math.nan
+    if not math.isfinite(value):
+        raise _Broken(f"step returned reward {reward!r}; a reward is a finite number")
+    return value
 
 
 def _check_observation(observation: object) -> None:

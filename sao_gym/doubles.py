@@ -179,7 +179,7 @@ def scripted_run(
         trainer=InlineTrainer(learner),
         evaluator=ScriptedEvaluator() if evaluate_every else None,
         time=TimeModel(
-            decode_seconds=decode,
+            decode=Constant(value=decode),
             environment=LogNormal(mean=1.0, sigma=sigma),
             update=Constant(value=update),
             publish=Constant(value=publish),

@@ -28,6 +28,11 @@ class InputError(SaoGymError):
 
     exit_code = 2
 
+    def __init__(self, message: str, *, at: tuple[str | int, ...] = ()) -> None:
+        """`at`: the scenario key to blame, for a caller that knows file and line."""
+        super().__init__(message)
+        self.at = at
+
 
 class FailuresError(SaoGymError):
     """The share of failed rollouts passed `failures.stop_above`."""

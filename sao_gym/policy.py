@@ -12,6 +12,8 @@ from sao_gym import rng
 from sao_gym.errors import InputError, suggestion
 from sao_gym.types import Weights
 
+AT = ("model", "path")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
@@ -48,11 +50,14 @@ def initialise(init: Mapping[str, Any], *, symbols: str, seed: int) -> Policy:
     try:
         known = AutoConfig.for_model(model_type)
     except ValueError:
-        raise InputError(f"model.init.model_type: transformers knows no {model_type!r}") from None
+        raise InputError(
+            f"transformers knows no {model_type!r}", at=("model", "init", "model_type")
+        ) from None
     for name in fields:
         if not hasattr(known, name):
             hint = suggestion(name, [n for n in vars(known) if not n.startswith("_")])
-            raise InputError(f"model.init.{name}: not a field of {type(known).__name__}; {hint}")
+            message = f"not a field of {type(known).__name__}; {hint}"
+            raise InputError(message, at=("model", "init", name))
     config = AutoConfig.for_model(
         model_type,
         **fields,
@@ -73,15 +78,15 @@ def load_directory(path: Path) -> Policy:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     if not path.is_dir():
-        raise InputError(f"model.path: {path} is not a directory; give a saved transformers model")
+        raise InputError(f"{path} is not a directory; give a saved transformers model", at=AT)
     if not (path / "config.json").is_file():
-        raise InputError(f"model.path: {path} holds no config.json; save the model there first")
+        raise InputError(f"{path} holds no config.json; save the model there first", at=AT)
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
         model: Any = AutoModelForCausalLM.from_pretrained(path, local_files_only=True)
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
-        raise InputError(f"model.path: {path} cannot be loaded: {reason}") from error
+        raise InputError(f"{path} cannot be loaded: {reason}", at=AT) from error
     return Policy(model=model.float().eval(), tokenizer=tokenizer)
 
 

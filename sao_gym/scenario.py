@@ -12,18 +12,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from sao_gym import registry
 from sao_gym.errors import InputError, suggestion
 from sao_gym.latency import Constant, Latency, LogNormal
 from sao_gym.timeline_config import Name, TimelineConfig
 from sao_gym.validation import Section, check, misplaced
-from sao_gym.yaml_source import Source, dump, parse
+from sao_gym.yaml_source import Source, dotted, dump, parse
 
 Count: TypeAlias = Annotated[int, Field(ge=1)]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
@@ -84,7 +85,7 @@ class Cluster(Section):
 class TimeSpec(Section):
     """How long things take, in virtual seconds."""
 
-    decode_seconds: float = Field(default=0.1, ge=0)
+    decode: Latency = Constant(value=0.1)
     """One token for every active sequence."""
     environment: Latency = LogNormal(mean=1.0, sigma=1.0)
     """One `reset` or `step`."""
@@ -123,6 +124,13 @@ class FailureSpec(Section):
     """... once this many have ended."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """Where a scenario was read from. Equal scenarios may come from different files."""
+
+    source: Source | None = field(default=None, compare=False)
+
+
 class Scenario(Section):
     """A checked scenario with every default written out."""
 
@@ -142,6 +150,7 @@ class Scenario(Section):
     evaluation: EvaluationSpec = EvaluationSpec()
     budget: Budget = Budget()
     failures: FailureSpec = FailureSpec()
+    _written: _Written = PrivateAttr(default_factory=lambda: _Written())
 
     @model_validator(mode="after")
     def _ends(self) -> Scenario:
@@ -154,6 +163,12 @@ class Scenario(Section):
                 "set budget.rollouts, budget.updates or budget.seconds",
             )
         return self
+
+    def error(self, path: tuple[str | int, ...], message: str) -> InputError:
+        """An error about the value at `path`, with file and line if this was read from a file."""
+        if self._written.source is not None:
+            return self._written.source.error(path, message)
+        return InputError(f"{dotted(path)}: {message}")
 
     def resolved(self) -> dict[str, Any]:
         """Everything, defaults included, as plain data in a fixed order.
@@ -201,13 +216,15 @@ def load_scenario(
         source = source.replaced(("seed",), seed, f"--seed {seed}")
     scenario = check(Scenario, source)
     _check_arms(scenario, source)
-    return scenario.model_copy(
+    checked = scenario.model_copy(
         update={
             "environment": _explicit("envs", "environment", scenario.environment, source),
             "agent": _explicit("agents", "agent", scenario.agent, source),
             "learner": _explicit("learners", "learner", scenario.learner, source),
         }
     )
+    checked._written = _Written(source)
+    return checked
 
 
 def _read(name_or_path: str | os.PathLike[str]) -> Source:

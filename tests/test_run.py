@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import re
+import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ import torch
 
 from sao_gym import rng
 from sao_gym.assemble import assemble, make_learner, make_world
+from sao_gym.envs.tool_use import ToolUse
 from sao_gym.errors import InputError
 from sao_gym.events import EnvironmentStepped, Evaluated, TurnSampled, UpdateFinished
 from sao_gym.log import encode
@@ -181,20 +185,34 @@ def test_a_warm_start_teaches_and_is_found_again(monkeypatch, tmp_path):
     assert len(list(tmp_path.rglob("*.safetensors"))) == 2, "another setting, another key"
 
 
+class FourValues(ToolUse):
+    def step(self, action):
+        return super().step(action)[:4]
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [
         ("model.symbols=abcABC0123", r"no token for '!'.*symbols: auto"),
-        ("model.init.hidden_sizes=16", r"hidden_sizes.*did you mean 'hidden_size'"),
+        ("model.init.hidden_sizes=16", "hidden_sizes: not a field.*did you mean 'hidden_size'"),
+        ("model.init.model_type=lama", "model_type: transformers knows no 'lama'"),
         ("model.init.max_position_embeddings=3", "exceed the model's window of 3"),
         ("timeline.segments.0.concept.params.mapping=AB", "concept 'A'.*mapping"),
-        ("model={path: /nonexistent}", "/nonexistent is not a directory"),
+        ("model={path: /nonexistent}", "model.path: /nonexistent is not a directory"),
+        ("environment={name: 'sao_gym_test:FourValues', params: {kinds: 3, tools: 3}}",
+         "FourValues: step must return"),
+        ("environment={name: 'sao_gym.doubles:ScriptedEnvironment'}", "no concept|cannot take"),
     ],
-)
-def test_parts_that_do_not_fit_are_one_clear_line(override, message):
+)  # fmt: skip
+def test_parts_that_do_not_fit_are_one_clear_line(override, message, monkeypatch):
+    module = types.ModuleType("sao_gym_test")
+    module.FourValues = FourValues
+    monkeypatch.setitem(sys.modules, "sao_gym_test", module)
     with pytest.raises(InputError, match=message) as caught:
         make_world(scenario(override))
     assert "\n" not in str(caught.value)
+    where = r"tiny\.yaml:\d+|--set " + re.escape(override.split("=")[0])
+    assert re.search(where, str(caught.value)), "says where"
 
 
 SMALL_NEOX = (

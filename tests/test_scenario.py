@@ -124,7 +124,7 @@ def test_defaults_are_written_out(folder):
         },
         "cluster": {"slots": 256, "max_lag": 64, "kv": "rebuild"},
         "time": {
-            "decode_seconds": 0.1,
+            "decode": {"kind": "constant", "value": 0.1},
             "environment": {"kind": "lognormal", "mean": 2.0, "sigma": 0.5},
             "update": {"kind": "constant", "value": 0.05},
             "publish": {"kind": "constant", "value": 0.0},
@@ -305,7 +305,7 @@ def test_there_and_back_between_learners(folder):
 assignments = st.one_of(
     st.builds("cluster.slots={}".format, st.integers(1, 9999)),
     st.builds("cluster.max_lag={}".format, st.integers(0, 9)),
-    st.builds("time.decode_seconds={!r}".format, st.floats(0, 1e6)),
+    st.builds("time.decode.value={!r}".format, st.floats(0, 1e6)),
     st.builds("environment.params.rate={!r}".format, st.floats(-1e9, 1e-9)),
     st.builds("time.update={{kind: gamma, mean: {!r}, shape: 2}}".format, st.floats(1e-9, 9)),
     st.builds("time.publish={{kind: empirical, values: {}}}".format, st.just([0.25, 3.0])),

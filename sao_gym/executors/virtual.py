@@ -39,7 +39,7 @@ from sao_gym.types import Concept, Failed, Request, Task, Trajectory, Update, We
 class TimeModel:
     """How long things take, in virtual seconds."""
 
-    decode_seconds: float
+    decode: Latency
     """One tick of the engine: one token for every active sequence."""
     environment: Latency
     """One `reset` or `step`."""
@@ -98,6 +98,7 @@ class VirtualExecutor:
         self._serial = itertools.count()
         self._open: set[int] = set()
         self._ticking = False
+        self._ticks = 0
         self._publish_free = 0.0
         self._now = 0.0
         self._interrupted = False
@@ -222,7 +223,9 @@ class VirtualExecutor:
     def _keep_ticking(self) -> None:
         if self._engine.active and not self._ticking:
             self._ticking = True
-            self._push(self._now + self._time.decode_seconds, _Tick())
+            self._ticks += 1
+            seconds = self._draw(self._time.decode, "decode", self._ticks)
+            self._push(self._now + seconds, _Tick())
 
     def _tick(self) -> None:
         self._ticking = False
