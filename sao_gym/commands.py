@@ -139,8 +139,8 @@ def _write_report(directory: Path) -> dict[str, str]:
 
 def _decoder(directory: Path) -> Any:
     """Token ids to text, if the run's tokenizer can be made again."""
-    from sao_gym.assemble import tokenizer_of
     from sao_gym.tokenizer import decode
+    from sao_gym.world import tokenizer_of
 
     tokenizer = tokenizer_of(load_scenario(str(directory / "scenario.yaml")))
     return lambda ids: decode(tokenizer, ids)
@@ -222,7 +222,7 @@ def _described(
 
 def check(scenario: Scenario) -> None:
     """Build the world: plug-ins, contract, symbols, window."""
-    from sao_gym.assemble import make_world
+    from sao_gym.world import make_world
 
     for arm, params in scenario.arms.items():
         plugin = registry.load("learners", arm)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from sao_gym import rng
-from sao_gym.assemble import assemble, make_learner, make_world
+from sao_gym.assemble import assemble, make_learner
 from sao_gym.envs.tool_use import ToolUse
 from sao_gym.errors import InputError
 from sao_gym.events import EnvironmentStepped, Evaluated, TurnSampled, UpdateFinished
@@ -20,6 +20,7 @@ from sao_gym.log import encode
 from sao_gym.policy import weights_hash
 from sao_gym.scenario import load_scenario
 from sao_gym.types import Task, Terminated, Timing, Trajectory, Turn, VersionSpan
+from sao_gym.world import make_world
 
 TINY = Path(__file__).parent / "data" / "tiny.yaml"
 

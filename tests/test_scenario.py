@@ -305,7 +305,7 @@ def test_there_and_back_between_learners(folder):
 assignments = st.one_of(
     st.builds("cluster.slots={}".format, st.integers(1, 9999)),
     st.builds("cluster.max_lag={}".format, st.integers(0, 9)),
-    st.builds("time.decode.value={!r}".format, st.floats(0, 1e6)),
+    st.builds("time.decode={{kind: constant, value: {!r}}}".format, st.floats(0, 1e6)),
     st.builds("environment.params.rate={!r}".format, st.floats(-1e9, 1e-9)),
     st.builds("time.update={{kind: gamma, mean: {!r}, shape: 2}}".format, st.floats(1e-9, 9)),
     st.builds("time.publish={{kind: empirical, values: {}}}".format, st.just([0.25, 3.0])),
