@@ -52,6 +52,14 @@ def test_another_seed_is_another_run(reference):
     assert final != reference[2]
 
 
+def test_ticks_may_take_unequal_times(reference):
+    uneven = scenario("time.decode={kind: lognormal, mean: 0.1, sigma: 1.0}")
+    lines, events, _ = play(uneven)
+    assert play(uneven)[0] == lines
+    assert lines != reference[0]
+    assert any(isinstance(e, UpdateFinished) for e in events)
+
+
 def test_updates_beside_this_process_make_the_same_run(reference):
     assert play(scenario(), beside=True)[::2] == reference[::2]
 
