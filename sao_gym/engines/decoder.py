@@ -61,7 +61,9 @@ def _cache_shape(config: Any) -> dict[str, int]:
 class _Layer:
     """The fused weights of one block."""
 
-    def __init__(self, weights: Weights, prefix: str) -> None:
+    def __init__(self, weights: Weights, prefix: str, *, heads: int, dim: int) -> None:
+        """`heads`: query and key heads, the rotary ones."""
+
         def get(name: str) -> Tensor | None:
             found = weights.get(prefix + name)
             return None if found is None else found.detach().float().clone()
@@ -83,12 +85,25 @@ class _Layer:
         attention = "self_attn."
         self.qkv = joined(*(attention + p for p in ("q_proj", "k_proj", "v_proj")))
         self.out = joined(attention + "o_proj")
-        self.gate_up = joined("mlp.gate_proj", "mlp.up_proj")
+        self.gate, self.up = joined("mlp.gate_proj"), joined("mlp.up_proj")
         self.down = joined("mlp.down_proj")
         self.norm_in = get("input_layernorm.weight")
         self.norm_mlp = get("post_attention_layernorm.weight")
         self.q_norm = get(attention + "q_norm.weight")
         self.k_norm = get(attention + "k_norm.weight")
+        self._interleave(heads, dim)
+
+    def _interleave(self, heads: int, dim: int) -> None:
+        """Put the two halves of every rotary pair side by side, so that a rotation is one complex
+        product. Queries and keys move alike, so their products do not change."""
+        pairs = torch.arange(dim).view(2, dim // 2).t().reshape(-1)
+        order = torch.arange(len(self.qkv[0][0]))
+        rotary = order[: heads * dim].view(heads, dim)[:, pairs].reshape(-1)
+        order[: heads * dim] = rotary
+        weight, bias = self.qkv
+        self.qkv = weight[:, order].contiguous(), None if bias is None else bias[order]
+        if self.q_norm is not None and self.k_norm is not None:
+            self.q_norm, self.k_norm = self.q_norm[pairs], self.k_norm[pairs]
 
 
 class FusedDecoder:
@@ -103,12 +118,15 @@ class FusedDecoder:
         self._tied = bool(config.tie_word_embeddings)
         theta = (getattr(config, "rope_parameters", None) or {}).get("rope_theta", 10000.0)
         self._frequency = 1.0 / theta ** (torch.arange(0, self._dim, 2).float() / self._dim)
-        self._cos = self._sin = torch.empty(0)
+        self._rotations = torch.empty(0)
         self.load(model.state_dict())
 
     def load(self, weights: Weights) -> None:
         layers = range(self.pool.layers)
-        self._layers = [_Layer(weights, f"model.layers.{i}.") for i in layers]
+        rotary = self._heads + self._kv_heads
+        self._layers = [
+            _Layer(weights, f"model.layers.{i}.", heads=rotary, dim=self._dim) for i in layers
+        ]
         self._embedding = weights["model.embed_tokens.weight"].detach().float().clone()
         self._norm = weights["model.norm.weight"].detach().float().clone()
         head = None if self._tied else weights["lm_head.weight"].detach().float().clone()
@@ -117,45 +135,39 @@ class FusedDecoder:
     @torch.inference_mode()
     def forward(self, batch: Packed) -> Tensor:
         layout = lay_out(batch, self.pool)
-        cos, sin = self._rotation(layout)
+        rotation = self._rotation(layout)
         x = F.embedding(batch.ids, self._embedding)
         for index, layer in enumerate(self._layers):
-            x = self._attend(x, index, layer, layout, cos, sin)
+            x = self._attend(x, index, layer, layout, rotation)
             x = self._feed_forward(x, layer)
         last = x if layout.padded is None else x[layout.last]
         return torch.mm(self._rms(last, self._norm), self._head)
 
-    def _rotation(self, layout: Layout) -> tuple[Tensor, Tensor]:
-        """Cosine and sign-folded sine, (T, 1, head_dim): rotate_half(x) * sin == roll(x) * sin."""
-        if layout.reach > len(self._cos):
-            angles = torch.arange(2 * layout.reach)[:, None] * self._frequency
-            self._cos = torch.cat([angles, angles], -1).cos()[:, None]
-            self._sin = torch.cat([-angles.sin(), angles.sin()], -1)[:, None]
-        return self._cos[layout.positions], self._sin[layout.positions]
+    def _rotation(self, layout: Layout) -> Tensor:
+        """(T, 1, head_dim / 2) complex: e^(i position frequency) of every rotary pair."""
+        if layout.reach > len(self._rotations):
+            angles = torch.arange(2 * layout.reach)[:, None, None] * self._frequency
+            self._rotations = torch.polar(torch.ones_like(angles), angles)
+        return self._rotations[layout.positions]
 
     def _rms(self, x: Tensor, weight: Tensor | None) -> Tensor:
         return F.rms_norm(x, (x.shape[-1],), weight, self._eps)
 
     def _attend(
-        self, x: Tensor, index: int, layer: _Layer, layout: Layout, cos: Tensor, sin: Tensor
+        self, x: Tensor, index: int, layer: _Layer, layout: Layout, rotation: Tensor
     ) -> Tensor:
         heads, kv_heads, dim = self._heads, self._kv_heads, self._dim
         mixed = _project(self._rms(x, layer.norm_in), *layer.qkv)
-        mixed = mixed.view(-1, heads + 2 * kv_heads, dim)
-        turning = mixed[:, : heads + kv_heads]
+        split = mixed.view(-1, heads + 2 * kv_heads, dim)
         if layer.q_norm is not None:
-            turning = torch.cat(
-                [
-                    self._rms(mixed[:, :heads], layer.q_norm),
-                    self._rms(mixed[:, heads : heads + kv_heads], layer.k_norm),
-                ],
-                1,
-            )
-        turned = torch.addcmul(turning * cos, turning.roll(dim // 2, -1), sin)
-        mixed[:, heads : heads + kv_heads] = turned[:, heads:]
-        self.pool.write(index, layout.flat, mixed[:, heads:].reshape(len(x), -1))
+            keys = slice(heads, heads + kv_heads)
+            split[:, :heads] = self._rms(split[:, :heads], layer.q_norm)
+            split[:, keys] = self._rms(split[:, keys], layer.k_norm)
+        pairs = split[:, : heads + kv_heads].unflatten(-1, (-1, 2))
+        torch.view_as_complex(pairs).mul_(rotation)
+        self.pool.write(index, layout.flat, mixed[:, heads * dim :])
         keys, values = self.pool.read(index, layout.rows, layout.reach)
-        query = turned[:, :heads]
+        query = split[:, :heads]
         rows = len(layout.last)
         if layout.padded is None:
             query = query[:, :, None]
@@ -173,8 +185,9 @@ class FusedDecoder:
         return _project_onto(x, seen, *layer.out)
 
     def _feed_forward(self, x: Tensor, layer: _Layer) -> Tensor:
-        gate, up = _project(self._rms(x, layer.norm_mlp), *layer.gate_up).chunk(2, -1)
-        return _project_onto(x, F.silu(gate).mul_(up), *layer.down)
+        normed = self._rms(x, layer.norm_mlp)
+        gate = F.silu(_project(normed, *layer.gate), inplace=True)
+        return _project_onto(x, gate.mul_(_project(normed, *layer.up)), *layer.down)
 
 
 def _project(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
