@@ -160,10 +160,10 @@ class FusedDecoder:
         mixed = _project(self._rms(x, layer.norm_in), *layer.qkv)
         split = mixed.view(-1, heads + 2 * kv_heads, dim)
         if layer.q_norm is not None:
-            keys = slice(heads, heads + kv_heads)
+            turning = slice(heads, heads + kv_heads)
             split[:, :heads] = self._rms(split[:, :heads], layer.q_norm)
-            split[:, keys] = self._rms(split[:, keys], layer.k_norm)
-        pairs = split[:, : heads + kv_heads].unflatten(-1, (-1, 2))
+            split[:, turning] = self._rms(split[:, turning], layer.k_norm)
+        pairs = split[:, : heads + kv_heads].view(len(x), -1, dim // 2, 2)
         torch.view_as_complex(pairs).mul_(rotation)
         self.pool.write(index, layout.flat, mixed[:, heads * dim :])
         keys, values = self.pool.read(index, layout.rows, layout.reach)
