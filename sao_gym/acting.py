@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from sao_gym import boundary
 from sao_gym.drift import Drift
+from sao_gym.errors import InputError
 from sao_gym.events import (
     EnvironmentStepped,
     RolloutFailed,
@@ -63,10 +64,14 @@ class Acting:
             self._finish(event.rollout, limit)
             return
         prompt = event.turn == 0
-        if prompt:
-            ids = self.agent.begin(rollout.notice + event.observation)
-        else:
-            ids = reply(self.agent, rollout.context, event.observation)
+        try:
+            if prompt:
+                ids = self.agent.begin(rollout.notice + event.observation)
+            else:
+                ids = reply(self.agent, rollout.context, event.observation)
+        except InputError as error:  # an observation that the tokenizer cannot say
+            self._fail(event.rollout, Failed("contract", str(error)))
+            return
         rollout.observe(ids)
         if len(rollout.context) + self.agent.max_new_tokens > self.context:
             if prompt:

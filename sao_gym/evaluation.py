@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from sao_gym import boundary, rng
+from sao_gym.errors import InputError
 from sao_gym.pool import EnvironmentPool
 from sao_gym.protocols import Agent, Engine, Score, TextEnv
 from sao_gym.rollout import reply
@@ -84,10 +85,14 @@ class EpisodeEvaluator:
         if answer.terminated or answer.truncated:
             return
         agent = self._agent
-        if episode.turn:
-            ids = reply(agent, episode.context, answer.observation)
-        else:
-            ids = agent.begin(answer.observation)
+        try:
+            if episode.turn:
+                ids = reply(agent, episode.context, answer.observation)
+            else:
+                ids = agent.begin(answer.observation)
+        except InputError:  # an observation that the tokenizer cannot say
+            episode.failed = True
+            return
         episode.context.extend(ids)
         episode.turn += 1
         if len(episode.context) + agent.max_new_tokens > self._context:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from scripted import A, B, fates, of, simulate, timeline
 
 from sao_gym.admission import free_slots
-from sao_gym.doubles import ScriptedEnvironment, ScriptedLearner
-from sao_gym.errors import FailuresError, StalledError
+from sao_gym.doubles import ScriptedAgent, ScriptedEnvironment, ScriptedLearner
+from sao_gym.errors import FailuresError, InputError, StalledError
 from sao_gym.events import (
     Evaluated,
     PolicyPublished,
@@ -189,6 +189,18 @@ def test_a_concept_that_was_not_applied_is_a_contract_failure():
 class NeverSelects(ScriptedLearner):
     def select(self, waiting):
         return []
+
+
+class Unsayable(ScriptedAgent):
+    def observe(self, observation):
+        raise InputError("the tokenizer has no token for 'z'")
+
+
+def test_an_observation_that_cannot_be_said_is_a_contract_failure():
+    history = list(simulate(agent=Unsayable(), rollouts=5, stop_above=1.0))
+    failed = {(e.failure.kind, e.failure.detail) for e in of(history, RolloutFailed)}
+    assert failed == {("contract", "the tokenizer has no token for 'z'")}
+    check_invariants(history, slots=8, max_lag=2)
 
 
 def test_a_stall_is_an_error_that_names_what_waits():
