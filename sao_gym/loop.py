@@ -225,7 +225,7 @@ class _Loop:
             self._drop_stale()
             self._train()
             self._admit()
-            reason = self._budget_reached()
+            reason = self._drained()
         if reason is None or reason == "failures":
             return reason
         if self.evaluate_every and self.evaluated != self.clocks.version:
@@ -233,21 +233,22 @@ class _Loop:
         return None if self.evaluations else reason
 
     def _budget_reached(self) -> str | None:
-        limits = self.limits
         if self.failures.exceeded(self.clocks.completed):
             return "failures"
         for name, clock, bound in self.bounds:
             if self.clocks.value(clock) >= bound:
                 return name
-        if limits.rollouts is not None and self.clocks.started >= limits.rollouts:
-            busy = (
-                self.acting.open
-                or self.training
-                or self.fresh
-                or self.clocks.version != self.trained
-            )
-            return None if busy else "rollouts"
         return None
+
+    def _drained(self) -> str | None:
+        """All rollouts of the budget have started, ended and been used as far as they can be."""
+        limit = self.limits.rollouts
+        if limit is None or self.clocks.started < limit:
+            return None
+        busy = (
+            self.acting.open or self.training or self.fresh or self.clocks.version != self.trained
+        )
+        return None if busy else "rollouts"
 
     def _drop_stale(self) -> None:
         """Drop waiting trajectories that the learner may no longer use."""
