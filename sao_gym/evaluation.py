@@ -43,7 +43,10 @@ class EpisodeEvaluator:
         """`engine` must draw with a purpose of its own; `context`: tokens the policy can hold."""
         self._environments = EnvironmentPool(make_environment)
         self._agent, self._engine = agent, engine
-        self._instances, self._seed, self._context = instances, seed, context
+        self._context = context
+        self._tasks = [
+            Task(index=i, seed=rng.integer(seed, "evaluation", i)) for i in range(instances)
+        ]
         self._loads = 0
 
     def evaluate(self, weights: Weights | None, concepts: Sequence[Concept]) -> Sequence[Score]:
@@ -52,16 +55,15 @@ class EpisodeEvaluator:
             self._loads += 1
             self._engine.load(weights, self._loads)
         episodes = [
-            [self._begin(concept, which, i) for i in range(self._instances)]
+            [self._begin(concept, which * len(self._tasks), task) for task in self._tasks]
             for which, concept in enumerate(concepts)
         ]
         self._play([episode for group in episodes for episode in group])
         return [self._score(c, group) for c, group in zip(concepts, episodes, strict=True)]
 
-    def _begin(self, concept: Concept, which: int, instance: int) -> tuple[int, _Episode]:
+    def _begin(self, concept: Concept, first: int, task: Task) -> tuple[int, _Episode]:
         episode = _Episode(self._environments.take())
-        task = Task(index=instance, seed=rng.integer(self._seed, "evaluation", instance))
-        number = which * self._instances + instance
+        number = first + task.index
         self._answered(number, episode, boundary.reset(episode.env, task, concept))
         return number, episode
 

@@ -163,6 +163,8 @@ def to_record(time: float, event: Event) -> dict[str, Any]:
 
 def _body(event: Event) -> dict[str, Any]:
     match event:
+        case EnvironmentStepped():
+            return _fields(event)
         case TurnSampled(completion=completion):
             return _fields(completion)
         case RolloutFinished(trajectory=trajectory):

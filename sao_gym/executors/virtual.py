@@ -121,13 +121,13 @@ class VirtualExecutor:
         while self._heap and not self._interrupted:
             self._now, _, _, item = heapq.heappop(self._heap)
             match item:
+                case EnvironmentStepped(rollout=rollout) | RolloutFailed(rollout=rollout):
+                    if rollout in self._open:
+                        return item
                 case _Tick():
                     self._tick()
                 case _Train():
                     return self._trained(item)
-                case EnvironmentStepped(rollout=rollout) | RolloutFailed(rollout=rollout):
-                    if rollout in self._open:
-                        return item
                 case TurnSampled(completion=done):
                     if done.rollout in self._open:
                         return item
