@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import gymnasium as gym
 
-from sao_gym.events import Event
+from sao_gym.events import Evaluated, Event
 from sao_gym.types import (
     Completion,
     Concept,
@@ -171,6 +171,16 @@ class Score:
     """None if every instance failed."""
     instances: int
     """Those that did not fail."""
+
+    def event(self, version: int, started: int) -> Evaluated:
+        """What an executor tells the loop of it."""
+        return Evaluated(
+            version=version,
+            concept=self.concept,
+            score=self.score,
+            instances=self.instances,
+            started=started,
+        )
 
 
 class Evaluator(Protocol):

@@ -24,11 +24,6 @@ class TaskStream:
         self._again: deque[tuple[Task, Concept]] = deque()
         self._lost: Counter[int] = Counter()
 
-    @property
-    def owed(self) -> bool:
-        """Whether a lost member still waits to be issued again."""
-        return bool(self._again)
-
     def next(self, concept_for: Callable[[Task], Concept]) -> tuple[Task, Concept]:
         if self._again:
             return self._again.popleft()

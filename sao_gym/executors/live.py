@@ -23,7 +23,6 @@ from sao_gym.boundary import Step
 from sao_gym.errors import RunError, SaoGymError
 from sao_gym.events import (
     EnvironmentStepped,
-    Evaluated,
     Event,
     PolicyPublished,
     RolloutFailed,
@@ -158,15 +157,7 @@ class LiveExecutor:
 
         def work() -> None:
             for result in evaluator.evaluate(weights, concepts):
-                self._events.put(
-                    Evaluated(
-                        version=version,
-                        concept=result.concept,
-                        score=result.score,
-                        instances=result.instances,
-                        started=started,
-                    )
-                )
+                self._events.put(result.event(version, started))
 
         self._submit(self._evaluation, work)
 

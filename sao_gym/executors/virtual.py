@@ -183,16 +183,7 @@ class VirtualExecutor:
     def evaluate(self, version: int, concepts: Sequence[Concept], started: int) -> None:
         assert self._evaluator is not None
         for result in self._evaluator.evaluate(self._published, concepts):
-            self._push(
-                self._now,
-                Evaluated(
-                    version=version,
-                    concept=result.concept,
-                    score=result.score,
-                    instances=result.instances,
-                    started=started,
-                ),
-            )
+            self._push(self._now, result.event(version, started))
 
     # -- inside --------------------------------------------------------------------------------
 
