@@ -55,8 +55,8 @@ class GrpoDis:
     def update(self, batch: Sequence[Trajectory]) -> Update:
         rows = collate(batch, self._pad_id, self.policy.device)
         advantages, measured = group_advantages(rows, normalise_std=self.config.normalise_std)
-        moved, metrics = self.policy.improve(rows, advantages, self._objective)
-        metrics |= measured | {"policy_moved": float(moved)}
+        moved, skipped, metrics = self.policy.improve(rows, advantages, self._objective)
+        metrics |= measured | {"policy_moved": float(moved), "skipped_steps": float(skipped)}
         return Update(weights=self.policy.weights() if moved else None, metrics=metrics)
 
     def self_test(self, rollouts: Sequence[Trajectory]) -> None:

@@ -61,6 +61,7 @@ class Imitation:
             "grad_norm": step.norm,
             "reward_mean": float(rows.totals.mean()),
             "policy_moved": float(step.moved),
+            "skipped_steps": float(step.skipped),
         }
         return Update(weights=self.policy.weights() if step.moved else None, metrics=metrics)
 

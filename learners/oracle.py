@@ -71,6 +71,7 @@ class Oracle:
             "reward_mean": sum(t.reward for t in batch) / len(batch),
             "demonstration_reward_mean": float(rows.totals.mean()),
             "policy_moved": float(moved),
+            "skipped_steps": float(sum(step.skipped for _, step in steps)),
         }
         return Update(weights=self.policy.weights() if moved else None, metrics=metrics)
 

@@ -92,10 +92,11 @@ class Reinforce:
         )
         if self.config.whiten:
             advantages = whiten(advantages, rows.mask)
-        moved, metrics = self.policy.improve(rows, advantages, self._objective)
+        moved, skipped, metrics = self.policy.improve(rows, advantages, self._objective)
         metrics |= advantage_metrics(advantages, rows.mask) | {
             "reward_mean": float(rows.totals.mean()),
             "policy_moved": float(moved),
+            "skipped_steps": float(skipped),
         }
         return Update(weights=self.policy.weights() if moved else None, metrics=metrics)
 

@@ -8,6 +8,9 @@
 
 The critic moves K times before the policy moves once. Where the paper is silent, a field of
 `Config` says what is done.
+
+A batch none of whose fits could be applied (its gradients are not finite) teaches nothing: the
+policy does not move, and warm-up, `policy_every` and `critic_lag` do not count it.
 """
 
 from __future__ import annotations
@@ -163,15 +166,17 @@ class Sao:
             returns = rewards_to_go(rows.rewards, rows.mask, gamma=self.config.gamma)
             self.critic.initialise_head(rows, returns, self.config.head_ridge)
         self._renew_lagged_critic()
-        first = self._fit_critic(rows)
+        fits = self._fit_critic(rows)
+        first = fits[0]
         lam = self._policy_lambda(rows)
         advantages = self._estimate(rows, self._policy_values(rows, first), lam).advantages
         if self.config.whiten:
             advantages = whiten(advantages, rows.mask)
-        self._updates += 1
-        moved, metrics = False, dict.fromkeys(METRICS, float("nan"))
-        if self._policy_is_due():
-            moved, metrics = self.policy.improve(rows, advantages, self._objective)
+        moved, skipped, metrics = False, False, dict.fromkeys(METRICS, float("nan"))
+        if not all(fit.skipped for fit in fits):
+            self._updates += 1
+            if self._policy_is_due():
+                moved, skipped, metrics = self.policy.improve(rows, advantages, self._objective)
         targets = self._estimate(rows, first.values, self.config.critic_lambda).returns
         metrics |= advantage_metrics(advantages, rows.mask) | {
             "reward_mean": float(rows.totals.mean()),
@@ -181,6 +186,7 @@ class Sao:
             "value_mean": masked_mean(first.values.tokens, rows.mask),
             "lambda_mean": float(lam.mean()),
             "policy_moved": float(moved),
+            "skipped_steps": float(sum(fit.skipped for fit in fits) + skipped),
         }
         return Update(weights=self.policy.weights() if moved else None, metrics=metrics)
 
@@ -210,9 +216,9 @@ class Sao:
         if self._lagged is not None and self._updates % self.config.critic_lag == 0:
             self._lagged.load_state_dict(self.critic.state_dict())
 
-    def _fit_critic(self, rows: Batch) -> Fit:
+    def _fit_critic(self, rows: Batch) -> list[Fit]:
         """K fits; what the first of them saw is the critic before this batch."""
-        fits = [
+        return [
             self.critic.fit(
                 rows,
                 lambda part, values: (
@@ -221,7 +227,6 @@ class Sao:
             )
             for _ in range(self.config.critic_updates)
         ]
-        return fits[0]
 
     def _policy_values(self, rows: Batch, first: Fit) -> Values:
         if self._lagged is not None:

@@ -9,9 +9,11 @@ Part of the loop's state; nothing but the loop calls it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from sao_gym import boundary
+from sao_gym import boundary, episode
 from sao_gym.drift import Drift
 from sao_gym.errors import InputError
 from sao_gym.events import (
@@ -22,12 +24,12 @@ from sao_gym.events import (
     TurnSampled,
 )
 from sao_gym.pool import EnvironmentPool
-from sao_gym.protocols import Agent, Executor
+from sao_gym.protocols import Agent, EnvironmentCall, Executor, Restorable
 from sao_gym.rollout import OpenRollout, reply
 from sao_gym.types import Concept, Failed, Terminated, Truncated
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Acting:
     """Every rollout that has started and not yet ended."""
 
@@ -38,6 +40,7 @@ class Acting:
     context: int
     """Tokens the policy can attend over."""
     open: dict[int, OpenRollout] = field(default_factory=dict)
+    _kept: dict[int, Any] = field(default_factory=dict)
 
     def start(self, event: RolloutStarted) -> None:
         """Give a new rollout its environment; it begins when `event` is handled."""
@@ -53,7 +56,7 @@ class Acting:
     def begin(self, event: RolloutStarted) -> None:
         rollout = self.open[event.rollout]
         rollout.begun = True
-        self.executor.reset(event.rollout, rollout.env, event.task, event.concept)
+        self.executor.ask(event.rollout, rollout.call())
 
     def environment_stepped(self, event: EnvironmentStepped) -> None:
         rollout = self.open[event.rollout]
@@ -91,8 +94,8 @@ class Acting:
             concept = self.drift.concept(rollout.task)
             if concept != rollout.concept_scored:
                 moved = rollout.concept_scored = concept
-        action = self.agent.act(done.action_ids)
-        self.executor.step(done.rollout, done.turn, rollout.env, action, moved)
+        rollout.actions.append((self.agent.act(done.action_ids), moved))
+        self.executor.ask(done.rollout, rollout.call())
 
     def finished(self, number: int) -> None:
         """Its trajectory is complete: the environment may be used again."""
@@ -103,8 +106,12 @@ class Acting:
         """End a rollout that failed or is dropped, whatever its environment is doing."""
         rollout = self.open.pop(number)
         self.executor.release(number)
-        self.environments.discard(rollout.env)
+        self.executor.dispose(rollout.env)
         return rollout
+
+    def close_idle(self) -> None:
+        for env in self.environments.drain():
+            self.executor.dispose(env)
 
     def overtaken(self, concept: Concept) -> list[int]:
         """Rollouts that a change to `concept` aborts: begun under another, and not over yet."""
@@ -115,6 +122,36 @@ class Acting:
                 if rollout.begun:
                     found.append(number)
         return found
+
+    def state_dict(self, busy: Sequence[int]) -> dict[int, Any]:
+        """Open rollouts, without their environments unless those can tell their state.
+
+        `busy`: rollouts whose environment is at work, perhaps on another thread.
+        """
+        saved = {}
+        for number, rollout in self.open.items():
+            inner: Any = rollout.env.unwrapped
+            idle = rollout.begun and number not in busy
+            kept = inner.get_state() if idle and isinstance(inner, Restorable) else None
+            saved[number] = (rollout.state_dict(), kept)
+        return saved
+
+    def load_state_dict(self, state: dict[int, Any]) -> None:
+        for number, (saved, kept) in state.items():
+            self.open[number] = OpenRollout(env=self.environments.take(), **saved)
+            self._kept[number] = kept
+
+    def rebuild(self, unanswered: Sequence[int]) -> dict[int, EnvironmentCall]:
+        """Bring the new environments to where the old ones stood.
+
+        Returns the last calls of the `unanswered` rollouts, which are to be made again.
+        """
+        for number, rollout in self.open.items():
+            kept = self._kept.pop(number, None)
+            if rollout.begun and not rollout.over:
+                asked = number in unanswered
+                episode.restore(rollout, self.agent, kept, asked=asked, name=number)
+        return {number: self.open[number].call() for number in unanswered}
 
     def _finish(self, number: int, outcome: Terminated | Truncated) -> None:
         rollout = self.open[number]

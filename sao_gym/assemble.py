@@ -18,8 +18,11 @@ from typing import Any
 
 from sao_gym import registry, warmstart
 from sao_gym.demonstration import demonstrate
+from sao_gym.errors import RunError
 from sao_gym.events import Event
 from sao_gym.executors.trainers import InlineTrainer, ProcessTrainer, arrays
+from sao_gym.faults import Faults, Patience
+from sao_gym.guards import Guards
 from sao_gym.limits import Limits
 from sao_gym.protocols import (
     Evaluator,
@@ -48,11 +51,10 @@ class Run:
     limits: Limits
     scenario: Scenario
 
-    def events(self) -> Iterator[tuple[float, Event]]:
-        """Run it: see `sao_gym.loop.run`."""
+    def events(self, resume: bytes | None = None) -> Iterator[tuple[float, Event]]:
+        """Run it, from the beginning or on from a checkpoint's state: see `sao_gym.loop.run`."""
         from sao_gym.loop import run
 
-        evaluation = self.scenario.evaluation
         return run(
             seed=self.scenario.seed,
             timeline=self.world.timeline,
@@ -61,7 +63,10 @@ class Run:
             learner=self.learner,
             executor=self.executor,
             limits=self.limits,
-            evaluate_every=evaluation.every,
+            evaluate_every=self.scenario.evaluation.every,
+            checkpoint_every=self.scenario.checkpoint.every,
+            guards=Guards(self.scenario.guards),
+            resume=resume,
         )
 
 
@@ -124,10 +129,13 @@ def warm_start(world: World, scenario: Scenario, report: Report) -> None:
         ):
             report("warm start", step / steps)
             weights = trained if trained is not None else weights
-        if weights is not None:
-            warmstart.keep(key, weights)
-    if weights is not None:
-        model.load_state_dict(weights)
+        if weights is None:
+            raise RunError(
+                "the warm start moved nothing: its gradients were not finite or its "
+                "learning_rate is 0; lower or raise warm_start.learning_rate"
+            )
+        warmstart.keep(key, weights)
+    model.load_state_dict(weights)
 
 
 def _setup(world: World, scenario: Scenario) -> LearnerSetup:
@@ -159,12 +167,18 @@ def learner_beside(scenario: Scenario, weights: dict[str, Any]) -> Learner:
     return make_learner(world, scenario)
 
 
+def learner_process() -> ProcessTrainer:
+    """A process for the learner. It imports what it needs while this one does the same."""
+    return ProcessTrainer(prepare_process)
+
+
 @contextmanager
 def assemble(
     scenario: Scenario,
     *,
     live: bool = False,
-    beside: bool = False,
+    beside: bool | ProcessTrainer = False,
+    warm: bool = True,
     report: Report = lambda *_: None,
 ) -> Iterator[Run]:
     """Prepare a run; close what it holds at the end of the block.
@@ -172,17 +186,20 @@ def assemble(
     Args:
         scenario: what to run.
         live: on the wall clock instead of in virtual time.
-        beside: compute updates in a process of their own. The log of a virtual run is the same.
+        beside: compute updates in a process of their own (perhaps one that `learner_process` has
+            started already). The log of a virtual run is the same.
+        warm: warm-start the policy; not needed for a run that goes on from a checkpoint.
         report: told what is being prepared.
     """
-    process = ProcessTrainer(prepare_process) if beside else None
+    process = (learner_process() if beside else None) if isinstance(beside, bool) else beside
     executor: Executor | None = None
     report("loading the model", 0.0)
     settings = ExitStack()
     try:
         settings.enter_context(_process_settings())
         world = make_world(scenario)
-        warm_start(world, scenario, report)
+        if warm:
+            warm_start(world, scenario, report)
         report("building the learner", 0.0)
         learner = make_learner(world, scenario)
         trainer: Trainer
@@ -212,7 +229,8 @@ def _make_executor(
 ) -> Executor:
     from sao_gym.engines.local import LocalEngine
     from sao_gym.executors.live import LiveExecutor
-    from sao_gym.executors.virtual import TimeModel, VirtualExecutor
+    from sao_gym.executors.virtual import VirtualExecutor
+    from sao_gym.latency import TimeModel
     from sao_gym.selftest import on_policy_rollouts
 
     model, seed = world.policy.model, scenario.seed
@@ -224,6 +242,7 @@ def _make_executor(
         rollouts = on_policy_rollouts(engine, prompts, concept, max_new_tokens=longest)
         learner.self_test(rollouts)
     evaluator = _make_evaluator(world, scenario)
+    faults, patience = make_faults(scenario), _patience(scenario)
     if live:
         return LiveExecutor(
             engine=engine,
@@ -231,6 +250,8 @@ def _make_executor(
             evaluator=evaluator,
             workers=min(32, scenario.cluster.slots),
             weights=weights,
+            faults=faults,
+            patience=patience,
         )
     time = scenario.time
     return VirtualExecutor(
@@ -246,6 +267,23 @@ def _make_executor(
         seed=seed,
         update_cost=learner.relative_cost,
         weights=weights,
+        faults=faults,
+        patience=patience,
+    )
+
+
+def make_faults(scenario: Scenario) -> Faults:
+    """The faults that the scenario declares, under its seed."""
+    return Faults(scenario.faults, seed=scenario.seed)
+
+
+def _patience(scenario: Scenario) -> Patience:
+    given = scenario.failures
+    return Patience(
+        environment=given.environment_timeout,
+        watchdog=given.watchdog,
+        retries=given.retries,
+        backoff=given.backoff,
     )
 
 

@@ -6,6 +6,7 @@ library does wrong is a bug.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -63,6 +64,12 @@ def step(env: TextEnv, action: str, concept: Concept | None = None) -> Step | Fa
         return Failed("environment", f"step: {_line(error)}")
     retry = bool(info.get("retry", False))
     return Step(observation, value, bool(terminated), bool(truncated), retry)
+
+
+def close(env: TextEnv) -> None:
+    """Close `env`; that it cannot be closed says nothing about any rollout."""
+    with contextlib.suppress(Exception):
+        env.close()
 
 
 def score(env: TextEnv, concept: Concept) -> float | Failed:

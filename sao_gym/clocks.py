@@ -34,6 +34,14 @@ class RunClocks:
             seconds=self.executor.now,
         )
 
+    def state_dict(self) -> dict[str, int]:
+        names = ("started", "completed", "consumed", "version", "tokens")
+        return {name: getattr(self, name) for name in names}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        for name, value in state.items():
+            setattr(self, name, value)
+
     def value(self, name: str) -> float:
         """One of them, by name."""
         return float(getattr(self, name))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,118 +15,82 @@ from rich.console import Console
 from rich.table import Table
 
 from sao_gym import registry
-from sao_gym.errors import FailuresError, InputError, SaoGymError
-from sao_gym.protocols import Executor
-from sao_gym.scenario import Scenario, load_scenario
+from sao_gym.errors import DifferenceError, InputError
+from sao_gym.executors.trainers import ProcessTrainer
+from sao_gym.scenario import Budget, Scenario, load_scenario
 from sao_gym.timeline import Realised, Timeline
 
-INTERRUPTED = 130
+
+def load(
+    name: str | None, learner: str | None, seed: int | None, overrides: Sequence[str]
+) -> Scenario:
+    return load_scenario(name or "default", learner=learner, seed=seed, overrides=list(overrides))
 
 
-def load(name: str, learner: str | None, seed: int | None, overrides: Sequence[str]) -> Scenario:
-    return load_scenario(name, learner=learner, seed=seed, overrides=list(overrides))
+@contextmanager
+def learner_process(inline: bool) -> Iterator[ProcessTrainer | None]:
+    """The learner's process, which imports what it needs while the scenario is read."""
+    from sao_gym import assemble
+
+    process = None if inline else assemble.learner_process()
+    try:
+        yield process
+    finally:
+        if process is not None:
+            process.close()
 
 
 def run_scenario(
     scenario: Scenario,
     *,
     out: str | None,
+    resume: bool,
     live: bool,
-    beside: bool,
+    beside: ProcessTrainer | None,
     as_json: bool,
     quiet: bool,
     report: bool,
 ) -> int:
-    """Run, record, summarise, report. Returns the exit code."""
+    """Run or go on with a run, record, summarise, report. Returns the exit code."""
     from sao_gym.outputs import finish_run
+    from sao_gym.play import Played, play, run_directory
 
     began = time.monotonic()
-    directory = Path(out) if out else _free_directory(scenario)
-    code, line, weights = _play(scenario, directory, live=live, beside=beside, quiet=quiet)
-    summary = finish_run(directory, weights_sha256=weights, wall_seconds=time.monotonic() - began)
+    directory = Path(out) if out else run_directory(scenario, resume=resume)
+    if resume and (done := _finished(directory)) is not None:
+        played = Played(weights_sha256=done["weights_sha256"])
+        summary = done
+        click.echo(f"{directory}: already finished; nothing to resume", err=True)
+    else:
+        played = play(
+            scenario, directory, resume=resume, live=live, beside=beside or False, quiet=quiet
+        )
+        wall = time.monotonic() - began
+        summary = finish_run(
+            directory,
+            weights_sha256=played.weights_sha256,
+            wall_seconds=wall,
+            checkpoints=played.checkpoints,
+        )
     paths = _write_report(directory) if report else {}
     if as_json:
         print(json.dumps(summary | {"directory": str(directory)} | paths, indent=2))
     else:
         _print_summary(summary, directory, paths, seconds=time.monotonic() - began)
-    if line:
-        click.echo(f"error: {line}", err=True)
-    return code
+    for line in played.lines:
+        click.echo(line, err=True)
+    return played.code
 
 
-def _free_directory(scenario: Scenario) -> Path:
-    """runs/SCENARIO/LEARNER/SEED, with a number behind it if that run exists."""
-    base = Path("runs") / scenario.name / scenario.learner.name / str(scenario.seed)
-    found, number = base, 1
-    while found.exists():
-        number += 1
-        found = base.with_name(f"{base.name}-{number}")
-    return found
+def _finished(directory: Path) -> dict[str, Any] | None:
+    """The summary of a run that came to its own end."""
+    from sao_gym.outputs import SUMMARY, read_summary
 
-
-def _play(
-    scenario: Scenario, directory: Path, *, live: bool, beside: bool, quiet: bool
-) -> tuple[int, str, str | None]:
-    """Run and record. Returns (exit code, error line, hash of the final policy)."""
-    from sao_gym.assemble import assemble, budget
-    from sao_gym.policy import weights_hash
-    from sao_gym.progress import open_progress
-    from sao_gym.record import check_new, open_run
-
-    check_new(directory)  # before the minutes that a warm start may take
-    code, line = 0, ""
-    with (
-        _preparation(quiet) as say,
-        assemble(scenario, live=live, beside=beside, report=say) as run,
-        open_run(directory, scenario.resolved()) as recorder,
-        _interruptible(run.executor),
-    ):
-        say("", 1.0)
-        with open_progress(budget(scenario), quiet=quiet) as progress:
-            try:
-                for seconds, event in run.events():
-                    recorder.write(seconds, event)
-                    progress.update(seconds, event)
-            except SaoGymError as error:
-                code, line = error.exit_code, str(error)
-                if not isinstance(error, FailuresError):
-                    line += f"; what was recorded is kept in {directory}"
-        if run.executor.interrupted:
-            code, line = INTERRUPTED, f"interrupted; what was recorded is kept in {directory}"
-        return code, line, weights_hash(run.executor.weights())
-
-
-@contextmanager
-def _interruptible(executor: Executor) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end the run cleanly; a second one ends it at once."""
-
-    def handle(number: int, frame: Any) -> None:
-        if executor.interrupted:
-            raise KeyboardInterrupt
-        executor.interrupt()
-
-    kept = {which: signal.signal(which, handle) for which in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for which, former in kept.items():
-            signal.signal(which, former)
-
-
-@contextmanager
-def _preparation(quiet: bool) -> Iterator[Any]:
-    """A status line for what happens before the first event."""
-    console = Console(stderr=True, quiet=quiet)
-    with console.status("starting") as status:
-
-        def say(what: str, done: float) -> None:
-            if not what:
-                status.stop()
-                return
-            share = f" {done:.0%}" if 0 < done < 1 else ""
-            status.update(f"{what}{share}")
-
-        yield say
+    if not (directory / SUMMARY).is_file():
+        return None
+    summary = read_summary(directory)
+    reason = summary["ended"]["reason"]
+    return summary if reason in Budget.model_fields else None
 
 
 def _write_report(directory: Path) -> dict[str, str]:
@@ -269,3 +232,35 @@ def report(directory: str) -> None:
     began = time.monotonic()
     paths = _write_report(path)
     _print_summary(summary, path, paths, seconds=time.monotonic() - began)
+
+
+def replay(target: str, *, update: int | None) -> None:
+    """Do a run, one of its updates or a failed soak case again, and compare."""
+    path = Path(target)
+    if path.suffix in {".yaml", ".yml"}:
+        _replay_case(path)
+        return
+    from sao_gym.replay import replay_run, replay_update
+
+    if update is None:
+        found = replay_run(path)
+        end = "to its end" if found.complete else "as far as it was recorded"
+        print(f"{path}: identical, {found.events:,} events {end}; policy {found.weights_sha256}")
+        return
+    again = replay_update(path, update)
+    table = Table("metric", "now", "recorded", box=None, pad_edge=False)
+    for name, value in again.metrics.items():
+        then = "-" if again.recorded is None else str(again.recorded.get(name))
+        table.add_row(name, repr(value), then)
+    Console().print(table)
+    origin = f"checkpoint of update {again.began_from}" if again.began_from else "beginning"
+    print(f"update {again.version} on {again.rollouts} rollouts, from the {origin}")
+    if again.different:
+        raise DifferenceError(f"{path}: other values now of {', '.join(again.different)}")
+
+
+def _replay_case(path: Path) -> None:
+    from sao_gym.soak import case
+
+    case.play(case.load(path))
+    print(f"{path}: no violation")

@@ -13,8 +13,9 @@ import gymnasium as gym
 from sao_gym import rng
 from sao_gym.events import Event
 from sao_gym.executors.trainers import InlineTrainer
-from sao_gym.executors.virtual import TimeModel, VirtualExecutor
-from sao_gym.latency import Constant, LogNormal
+from sao_gym.executors.virtual import VirtualExecutor
+from sao_gym.faults import Faults, Patience
+from sao_gym.latency import Constant, LogNormal, TimeModel
 from sao_gym.limits import Limits
 from sao_gym.loop import run
 from sao_gym.protocols import Agent, Learner, Score, TextEnv
@@ -125,6 +126,19 @@ class ScriptedEngine:
     def release(self, rollout: int) -> None:
         self._requests.pop(rollout, None)
 
+    def holds(self, weights: Weights) -> bool:
+        return True
+
+    def restart(self) -> None:
+        self._requests = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"requests": list(self._requests.values()), "version": self.version}
+
+    def load_state_dict(self, state: dict[str, Any], weights: Weights) -> None:
+        self._requests = {request.rollout: request for request in state["requests"]}
+        self.version = state["version"]
+
 
 class ScriptedLearner:
     """Takes the oldest batch, or the oldest complete groups, and learns nothing."""
@@ -157,6 +171,12 @@ class ScriptedEvaluator:
     def evaluate(self, weights: Weights | None, concepts: Sequence[Concept]) -> list[Score]:
         return [Score(concept.id, 0.5, 3) for concept in concepts]
 
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any], weights: Weights) -> None:
+        """Holds nothing."""
+
 
 def scripted_run(
     *,
@@ -171,6 +191,10 @@ def scripted_run(
     publish: float = 0.0,
     evaluate_every: int | None = None,
     limits: Limits,
+    faults: Faults | None = None,
+    patience: Patience | None = None,
+    checkpoint_every: int | None = None,
+    resume: bytes | None = None,
 ) -> Iterator[tuple[float, Event]]:
     """A run in virtual time on scripted parts; environment latencies are lognormal, mean 1."""
     learner = learner or ScriptedLearner(batch_size=4)
@@ -186,6 +210,8 @@ def scripted_run(
         ),
         seed=seed,
         weights={},
+        faults=faults,
+        patience=patience,
     )
     return run(
         seed=seed,
@@ -196,4 +222,6 @@ def scripted_run(
         executor=executor,
         limits=limits,
         evaluate_every=evaluate_every,
+        checkpoint_every=checkpoint_every,
+        resume=resume,
     )

@@ -17,8 +17,8 @@ class Drift:
     def __init__(self, timeline: Timeline, clocks: RunClocks, *, seed: int) -> None:
         self._timeline, self._clocks, self._seed = timeline, clocks, seed
         self.inflight = timeline.inflight
-        self._next = timeline.boundaries[0].position
         self._passed = 0
+        self._next = timeline.boundaries[0].position
 
     def concept(self, task: Task) -> Concept:
         """The concept of a rollout of `task` that starts now."""
@@ -36,11 +36,8 @@ class Drift:
         """The next change, if the clocks have reached it; each is given once."""
         if self._next > self._now():
             return None
-        boundaries = self._timeline.boundaries
-        change = boundaries[self._passed]
-        self._passed += 1
-        last = self._passed == len(boundaries)
-        self._next = math.inf if last else boundaries[self._passed].position
+        change = self._timeline.boundaries[self._passed]
+        self._pass(self._passed + 1)
         return ConceptChanged(
             segment=change.segment,
             concept=change.concept,
@@ -48,6 +45,18 @@ class Drift:
             phase=change.phase,
             clocks=self._clocks.read(),
         )
+
+    def state_dict(self) -> dict[str, int]:
+        return {"passed": self._passed}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self._pass(state["passed"])
+
+    def _pass(self, count: int) -> None:
+        """Count the first `count` change points as announced."""
+        boundaries = self._timeline.boundaries
+        self._passed = count
+        self._next = math.inf if count == len(boundaries) else boundaries[count].position
 
     def _now(self) -> float:
         return self._clocks.value(self._timeline.clock)

@@ -5,6 +5,7 @@
     +- FailuresError   3   too many rollouts failed; what was recorded is kept
     +- StalledError    4   nothing can happen any more although work is open
     +- RunError        5   the run itself broke (a learner step, an engine)
+    +- DifferenceError 6   a replay does not show what was recorded
 
 Plug-in code raises ordinary exceptions. What an *environment* raises is caught at one boundary
 (the executor) and becomes the event `RolloutFailed`: a bad rollout is data, not a crash. Anything
@@ -14,7 +15,8 @@ else that is not a `SaoGymError` is a bug and shows its traceback.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 
 class SaoGymError(Exception):
@@ -50,6 +52,17 @@ class RunError(SaoGymError):
     """A part of the run broke and cannot go on."""
 
     exit_code = 5
+
+    def __init__(self, message: str, *, batch: Sequence[Any] = ()) -> None:
+        super().__init__(message)
+        self.batch = batch
+        """The trajectories of the update that broke, if it was one."""
+
+
+class DifferenceError(SaoGymError):
+    """A replay does not show what was recorded."""
+
+    exit_code = 6
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from sao_gym import boundary, rng
 from sao_gym.errors import InputError
@@ -60,6 +61,13 @@ class EpisodeEvaluator:
         ]
         self._play([episode for group in episodes for episode in group])
         return [self._score(c, group) for c, group in zip(concepts, episodes, strict=True)]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"loads": self._loads, "engine": self._engine.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any], weights: Weights) -> None:
+        self._loads = state["loads"]
+        self._engine.load_state_dict(state["engine"], weights)
 
     def _begin(self, concept: Concept, first: int, task: Task) -> tuple[int, _Episode]:
         episode = _Episode(self._environments.take())

@@ -10,7 +10,7 @@ Fate of a rollout: after `RolloutStarted` it ends in exactly one of
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from operator import attrgetter
 from typing import Any, Literal, TypeAlias
@@ -136,6 +136,48 @@ class Evaluated:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FaultHandled:
+    """A part of the machinery failed, and what was done about it.
+
+    What fails inside one rollout is not told here but as its `RolloutFailed`.
+    """
+
+    fault: str
+    """`engine_dies`, `update_raises`, `publish_lost`, ...: a kind of `sao_gym.faults`."""
+    key: int
+    """Which engine tick, update or publish it struck."""
+    attempt: int
+    """0 at first, then the number of retries before it."""
+    outcome: str
+    """`restarted`, `retried`, `reloaded`, `late`, `skipped`, ..."""
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlarmRaised:
+    """Training shows a sign of collapse; see `sao_gym.guards`. The run goes on."""
+
+    alarm: str
+    version: int
+    """The update that showed it."""
+    value: float
+    bound: float
+    """What `value` has passed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointTaken:
+    """The state of the run after the event before this one; who reads it may keep it on a disk."""
+
+    update: int
+    """Updates finished."""
+    scheduled: bool
+    """False: the run was interrupted here. Such a checkpoint has no line in the log."""
+    state: bytes = field(repr=False, compare=False)
+    """What `sao_gym.loop.run` goes on from (in the form of `sao_gym.plain`). Not in the log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnded:
     reason: str
     clocks: Clocks
@@ -152,6 +194,9 @@ Event: TypeAlias = (
     | UpdateFinished
     | PolicyPublished
     | Evaluated
+    | FaultHandled
+    | AlarmRaised
+    | CheckpointTaken
     | RunEnded
 )
 
@@ -191,6 +236,8 @@ def _body(event: Event) -> dict[str, Any]:
             }
         case UpdateFinished(metrics=metrics):
             return _fields(event) | {"metrics": dict(metrics)}
+        case CheckpointTaken(update=update):
+            return {"update": update}
         case RunEnded(clocks=clocks):
             return {"reason": event.reason, "clocks": _fields(clocks)}
         case _:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 from sao_gym.types import Failed
 
@@ -18,6 +19,12 @@ class FailureCount:
     def add(self, failure: Failed) -> None:
         self._kinds[failure.kind] += 1
         self._last = f"{failure.kind}: {failure.detail}"
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"kinds": dict(self._kinds), "last": self._last}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._kinds, self._last = Counter(state["kinds"]), state["last"]
 
     def exceeded(self, completed: int) -> bool:
         if not self._kinds:

@@ -7,6 +7,7 @@ two arms wait equally long for the same thing. All times are seconds.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from statistics import NormalDist, fmean
 from typing import Annotated, Literal, TypeAlias
 
@@ -90,3 +91,17 @@ class Empirical(Section):
 Latency: TypeAlias = Annotated[
     Constant | LogNormal | Gamma | Empirical, Field(discriminator="kind")
 ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeModel:
+    """How long things take, in virtual seconds."""
+
+    decode: Latency
+    """One tick of the engine: one token for every active sequence."""
+    environment: Latency
+    """One `reset` or `step`."""
+    update: Latency
+    """One policy forward-backward pass over a batch."""
+    publish: Latency
+    """From the end of an update until the engine samples from its result."""

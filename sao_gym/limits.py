@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sao_gym.clocks import RunClocks
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -13,6 +15,8 @@ class Limits:
     """Rollouts acting at the same time."""
     max_lag: int
     """Trajectories whose oldest token is more versions behind the learner are dropped."""
+    tasks: int | None = None
+    """Tasks drawn from the stream; each is issued to a whole group."""
     rollouts: int | None = None
     """Rollouts started."""
     updates: int | None = None
@@ -32,15 +36,25 @@ class Limits:
     failures_after: int = 50
     """... once this many have ended."""
 
-    def bounds(self) -> tuple[tuple[str, str, float], ...]:
-        """(budget, clock it is counted on, value) of those set, but for `rollouts`: the loop
-        counts them when they start, and lets them finish."""
-        budgets = {
+
+class Bounds:
+    """The budgets that are set, but for `rollouts` and `tasks`: the loop counts those when they
+    start, and lets what they started finish."""
+
+    def __init__(self, limits: Limits) -> None:
+        clocks = {
             "updates": "version",
             "completed": "completed",
             "consumed": "consumed",
             "tokens": "tokens",
             "seconds": "seconds",
         }
-        values = [(name, clock, getattr(self, name)) for name, clock in budgets.items()]
-        return tuple(bound for bound in values if bound[2] is not None)
+        values = [(name, clock, getattr(limits, name)) for name, clock in clocks.items()]
+        self._set = [bound for bound in values if bound[2] is not None]
+
+    def reached(self, clocks: RunClocks) -> str | None:
+        """The first budget that is used up, by name."""
+        for name, clock, bound in self._set:
+            if clocks.value(clock) >= bound:
+                return name
+        return None

@@ -28,14 +28,15 @@ class TornLogWarning(UserWarning):
     """The last line of a log is incomplete: the run was killed while it wrote."""
 
 
-def encode_header(*, scenario_sha256: str, seed: int, learner: str) -> bytes:
-    """The first line of `events.jsonl`."""
+def encode_header(*, scenario_sha256: str, seed: int, learner: str, time: str = "virtual") -> bytes:
+    """The first line of `events.jsonl`. `time`: `virtual`, or `live` (the wall clock)."""
     header = {
         "format": FORMAT,
         "version": VERSION,
         "scenario_sha256": scenario_sha256,
         "seed": seed,
         "learner": learner,
+        "time": time,
     }
     return encode_json(header)
 
@@ -118,6 +119,16 @@ def read_events(path: Path | str) -> Iterator[dict[str, Any]]:
         yield dict(record)
     if log.torn is not None:
         warnings.warn(log.torn, TornLogWarning, stacklevel=2)
+
+
+def intact_events(path: Path) -> int:
+    """Whole event lines of a log; 0 if there is none. A torn last line does not count."""
+    try:
+        with path.open("rb") as file:
+            lines = sum(line.endswith(b"\n") for line in file)
+    except OSError:
+        return 0
+    return max(0, lines - 1)  # the first is the header
 
 
 def _read_header(path: Path) -> Record:

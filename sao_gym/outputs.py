@@ -31,6 +31,7 @@ def finish_run(
     *,
     weights_sha256: str | None = None,
     wall_seconds: float | None = None,
+    checkpoints: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
     """Write the derived files of a run directory and return its summary.
 
@@ -38,6 +39,7 @@ def finish_run(
         directory: A run directory whose recorder is closed.
         weights_sha256: Hash of the final policy, for the summary.
         wall_seconds: How long the run took on this machine; stands in the summary only.
+        checkpoints: How many were written, and how many could not be.
 
     Raises:
         InputError: The directory holds no readable run.
@@ -66,6 +68,7 @@ def finish_run(
         *([log.torn] if log.torn else []),
         *([] if board else ["no TensorBoard files: pip install 'sao-gym[tensorboard]'"]),
     ]
+    summary["checkpoints"] = dict(checkpoints or {})
     summary["wall_seconds"] = wall_seconds
     _write(directory / SUMMARY, summary)
     return summary

@@ -20,10 +20,7 @@ class EnvironmentPool:
     def give_back(self, env: TextEnv) -> None:
         self._idle.append(env)
 
-    def discard(self, env: TextEnv) -> None:
-        """Close one that failed, or that may still be at work."""
-        env.close()
-
-    def close(self) -> None:
-        while self._idle:
-            self._idle.pop().close()
+    def drain(self) -> list[TextEnv]:
+        """All idle ones, for whoever closes them."""
+        idle, self._idle = self._idle, []
+        return idle

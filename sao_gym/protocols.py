@@ -57,6 +57,22 @@ class LateReward(Protocol):
         ...
 
 
+@runtime_checkable
+class Restorable(Protocol):
+    """An environment whose episode can be saved and continued in another instance.
+
+    Of any other a checkpoint keeps the actions, and replays them.
+    """
+
+    def get_state(self) -> Any:
+        """The episode so far, as plain data (`sao_gym.plain`)."""
+        ...
+
+    def set_state(self, state: Any) -> None:
+        """Continue an episode; `reset` with the same seed and concept came before."""
+        ...
+
+
 class Agent(Protocol):
     """Turns observations into tokens and sampled tokens into an action. Pure; holds no weights."""
 
@@ -90,6 +106,11 @@ class Engine(Protocol):
         """Requests being decoded."""
         ...
 
+    @property
+    def version(self) -> int:
+        """Of the weights that it holds."""
+        ...
+
     def submit(self, request: Request) -> None: ...
 
     def step(self) -> Sequence[Completion]:
@@ -105,6 +126,22 @@ class Engine(Protocol):
 
     def release(self, rollout: int) -> None:
         """Forget a rollout: cancel its request if one is active, free its KV cache."""
+        ...
+
+    def holds(self, weights: Weights) -> bool:
+        """Whether what it samples with are `weights`, by a checksum computed on both sides."""
+        ...
+
+    def restart(self) -> None:
+        """Come up again after a failure: every rollout forgotten, the weights whatever they are."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything but the weights, caches included, so that taking it changes nothing."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any], weights: Weights) -> None:
+        """Continue from `state` with the weights that were held then."""
         ...
 
 
@@ -124,7 +161,9 @@ class Learner(Protocol):
 
     def update(self, batch: Sequence[Trajectory]) -> Update: ...
 
-    def state_dict(self) -> dict[str, Any]: ...
+    def state_dict(self) -> dict[str, Any]:
+        """All that later updates depend on, as plain data and tensors (`sao_gym.plain`)."""
+        ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
@@ -153,11 +192,19 @@ class LearnerSetup:
 class Trainer(Protocol):
     """Runs a learner's updates, one at a time, here or in another process."""
 
-    def start(self, batch: Sequence[Trajectory]) -> None: ...
+    def start(self, batch: Sequence[Trajectory], *, poison: bool = False) -> None:
+        """`poison`: gradients come out as NaN (the fault `update_nan`)."""
+        ...
 
     def finish(self) -> Update:
         """The result of the update that was started; waits for it."""
         ...
+
+    def state(self) -> bytes:
+        """The learner's state between two updates (`sao_gym.plain`)."""
+        ...
+
+    def restore(self, state: bytes) -> None: ...
 
     def close(self) -> None: ...
 
@@ -188,6 +235,24 @@ class Evaluator(Protocol):
 
     def evaluate(self, weights: Weights | None, concepts: Sequence[Concept]) -> Sequence[Score]: ...
 
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any], weights: Weights) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentCall:
+    """One call to an environment."""
+
+    env: TextEnv
+    task: Task
+    turn: int
+    """0: `reset`; n: `step` with the n-th action."""
+    concept: Concept | None
+    """Of `reset`: the concept. Of `step`: what the environment is moved to first
+    (`LiveConcept`), if anything."""
+    action: str = ""
+
 
 class Executor(Protocol):
     """Where work happens and what time it is. The loop asks for work and is told events.
@@ -202,17 +267,12 @@ class Executor(Protocol):
         """Hand the loop its own event, at the present instant, in its turn."""
         ...
 
-    def reset(self, rollout: int, env: TextEnv, task: Task, concept: Concept) -> None:
-        """Leads to `EnvironmentStepped(turn=0)` or `RolloutFailed`."""
+    def ask(self, rollout: int, call: EnvironmentCall) -> None:
+        """Leads to `EnvironmentStepped(turn)` or `RolloutFailed`."""
         ...
 
-    def step(
-        self, rollout: int, turn: int, env: TextEnv, action: str, concept: Concept | None = None
-    ) -> None:
-        """Leads to `EnvironmentStepped(turn)` or `RolloutFailed`.
-
-        With a `concept` the environment is moved to it first (`LiveConcept`).
-        """
+    def dispose(self, env: TextEnv) -> None:
+        """Close an environment, which may still be at work or hang."""
         ...
 
     def sample(self, request: Request) -> None:
@@ -242,7 +302,15 @@ class Executor(Protocol):
         ...
 
     def next(self) -> Event | None:
-        """Wait for what happens next; None if nothing ever will, or after `interrupt`."""
+        """Wait for what happens next; None if nothing will, or not soon and `interrupted`.
+
+        Raises StalledError if nothing happened for as long as the watchdog waits, RunError if a
+        part broke for good.
+        """
+        ...
+
+    def waiting_for(self) -> str:
+        """What is under way, by part and with the numbers of rollouts and updates, in one line."""
         ...
 
     def weights(self) -> Weights:
@@ -253,7 +321,19 @@ class Executor(Protocol):
     def interrupted(self) -> bool: ...
 
     def interrupt(self) -> None:
-        """Make `next` return None soon. Safe to call from a signal handler."""
+        """Ask the loop to end the run soon. Safe to call from a signal handler."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Time, what is pending, engine, learner and evaluation. No update may be under way.
+
+        `unanswered` names the rollouts whose last call to the environment has yet to be made
+        again: what it did is not part of the state.
+        """
+        ...
+
+    def load_state_dict(self, state: dict[str, Any], calls: Mapping[int, EnvironmentCall]) -> None:
+        """Continue from `state`; `calls` holds the call of every rollout in `unanswered`."""
         ...
 
     def close(self) -> None: ...

@@ -3,6 +3,7 @@
     scenario.yaml     the resolved scenario
     events.jsonl      every event, the truth: everything else can be computed from it
     timeline.jsonl    the change points, with all clocks
+    checkpoints/      the last few, to go on from (see `sao_gym.checkpoint`)
 
 What is derived when a run is over (tables, summary, TensorBoard files) is made by
 `sao_gym.outputs.finish_run`, the report by `sao_gym.report.write_report`.
@@ -10,6 +11,7 @@ What is derived when a run is over (tables, summary, TensorBoard files) is made 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -21,8 +23,9 @@ from typing import Any, BinaryIO
 
 import yaml
 
-from sao_gym.errors import InputError
-from sao_gym.events import ConceptChanged, Event, UpdateFinished, to_record
+from sao_gym.checkpoint import Checkpoints
+from sao_gym.errors import InputError, RunError
+from sao_gym.events import CheckpointTaken, ConceptChanged, Event, UpdateFinished, to_record
 from sao_gym.log import EVENTS, EventLog, encode, encode_header, encode_json
 
 SCENARIO = "scenario.yaml"
@@ -39,9 +42,16 @@ class Recorder:
     """
 
     def __init__(
-        self, directory: Path, events: BinaryIO, timeline: BinaryIO, *, written: int = 0
+        self,
+        directory: Path,
+        events: BinaryIO,
+        timeline: BinaryIO,
+        *,
+        written: int = 0,
+        checkpoints: Checkpoints | None = None,
     ) -> None:
         self.directory = directory
+        self.checkpoints = checkpoints
         self.written = written
         """Events in the log."""
         self._events = events
@@ -50,26 +60,52 @@ class Recorder:
         self._flushed = clock.monotonic()
 
     def write(self, time: float, event: Event) -> None:
-        """Append one event (about 5 us); `time` is in seconds of the run's clock."""
+        """Append one event (about 5 us); `time` is in seconds of the run's clock.
+
+        A checkpoint is kept as a file too, if there is a place for it; one that was not scheduled
+        (the run was interrupted) has no line, so that the log goes on as if nothing had happened.
+
+        Raises:
+            RunError: the disk does not take it.
+        """
+        try:
+            self._write(time, event)
+        except OSError as error:
+            raise RunError(
+                f"{self.directory}: cannot be written ({error.strerror}); make room, then --resume"
+            ) from error
+
+    def _write(self, time: float, event: Event) -> None:
+        if isinstance(event, CheckpointTaken) and not event.scheduled:
+            self._keep(event)
+            return
         self._events.write(encode(time, event))
         self.written += 1
         if isinstance(event, ConceptChanged):
             self._write_change(to_record(time, event))
+        if isinstance(event, CheckpointTaken):
+            self._keep(event)
         now = clock.monotonic()
         if isinstance(event, UpdateFinished) or now - self._flushed > FLUSH_SECONDS:
             self._events.flush()
             self._flushed = now
 
+    def _keep(self, event: CheckpointTaken) -> None:
+        if self.checkpoints is not None:
+            self.sync()
+            self.checkpoints.save(event, events=self.written)
+
     def sync(self) -> None:
-        """Put all that was written safely on the disk; a checkpoint calls this first."""
+        """Put all that was written safely on the disk."""
         for file in (self._events, self._timeline):
             file.flush()
             os.fsync(file.fileno())
 
     def close(self) -> None:
         """Write what is buffered and close the files. Closing twice is harmless."""
-        self._events.close()
-        self._timeline.close()
+        for file in (self._events, self._timeline):
+            with contextlib.suppress(OSError):  # a full disk was told when it was written to
+                file.close()
 
     def __enter__(self) -> Recorder:
         return self
@@ -127,17 +163,23 @@ def check_new(directory: Path) -> None:
     for name in (EVENTS, SCENARIO, TIMELINE):
         if (directory / name).exists():
             raise InputError(
-                f"{directory} already holds a run ({name}): choose another directory with --out, "
-                "or delete it"
+                f"{directory} already holds a run ({name}): go on with it by --resume, choose "
+                "another directory with --out, or delete it"
             )
 
 
-def open_run(directory: Path | str, scenario: Mapping[str, Any]) -> Recorder:
+def open_run(
+    directory: Path | str,
+    scenario: Mapping[str, Any],
+    *,
+    checkpoints: Checkpoints | None = None,
+) -> Recorder:
     """Begin a new run directory.
 
     Args:
         directory: Where; made with its parents if missing.
         scenario: The resolved scenario as plain data, `seed` and `learner.name` included.
+        checkpoints: Where they are kept; None: nowhere.
 
     Raises:
         InputError: The directory already holds a run. Nothing is ever written over.
@@ -147,8 +189,9 @@ def open_run(directory: Path | str, scenario: Mapping[str, Any]) -> Recorder:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         text = _as_yaml(scenario)
-        with (directory / SCENARIO).open("xb") as file:
-            file.write(text)
+        draft = directory / f"{SCENARIO}.tmp"
+        draft.write_bytes(text)
+        os.replace(draft, directory / SCENARIO)
         events = (directory / EVENTS).open("xb", buffering=1 << 16)
         timeline = (directory / TIMELINE).open("xb")
     except OSError as error:
@@ -159,13 +202,33 @@ def open_run(directory: Path | str, scenario: Mapping[str, Any]) -> Recorder:
         scenario_sha256=hashlib.sha256(text).hexdigest(),
         seed=scenario["seed"],
         learner=scenario["learner"]["name"],
+        time=checkpoints.mode if checkpoints else "virtual",
     )
+    _lock(events, directory)
     events.write(header)
     events.flush()
-    return Recorder(directory, events, timeline)
+    return Recorder(directory, events, timeline, checkpoints=checkpoints)
 
 
-def resume_run(directory: Path | str, *, events: int) -> Recorder:
+def restart_run(
+    directory: Path | str,
+    scenario: Mapping[str, Any],
+    *,
+    checkpoints: Checkpoints | None = None,
+) -> Recorder:
+    """Begin again in a directory whose run was cut off before its first checkpoint."""
+    directory = Path(directory)
+    if (directory / EVENTS).exists():
+        with (directory / EVENTS).open("ab") as file:
+            _lock(file, directory)
+    for name in (EVENTS, TIMELINE, SCENARIO):
+        (directory / name).unlink(missing_ok=True)
+    return open_run(directory, scenario, checkpoints=checkpoints)
+
+
+def resume_run(
+    directory: Path | str, *, events: int, checkpoints: Checkpoints | None = None
+) -> Recorder:
     """Continue a recorded run after its first `events` events; later ones are cut off.
 
     The lines that are kept are not touched, so the log of a resumed run is byte for byte that of
@@ -190,16 +253,28 @@ def resume_run(directory: Path | str, *, events: int) -> Recorder:
             f"{log.path}: holds {kept} events but the checkpoint was taken after {events}; "
             "resume from an older checkpoint"
         )
+    writer = log.path.open("ab", buffering=1 << 16)
+    _lock(writer, directory)
     os.truncate(log.path, size)
-    recorder = Recorder(
-        directory,
-        log.path.open("ab", buffering=1 << 16),
-        (directory / TIMELINE).open("wb"),
-        written=kept,
-    )
+    timeline = (directory / TIMELINE).open("wb")
+    recorder = Recorder(directory, writer, timeline, written=kept, checkpoints=checkpoints)
     for change in changes:
         recorder._write_change(change)
     return recorder
+
+
+def _lock(file: BinaryIO, directory: Path) -> None:
+    """Two processes must not write one run. The lock goes when its process does."""
+    try:
+        import fcntl
+    except ImportError:  # not on Windows, where nothing guards against a second writer
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise InputError(
+            f"{directory}: another process is writing this run; wait for it or stop it"
+        ) from None
 
 
 def read_scenario(directory: Path | str) -> dict[str, Any]:

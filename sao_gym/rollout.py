@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from sao_gym.protocols import Agent, TextEnv
+from sao_gym.protocols import Agent, EnvironmentCall, TextEnv
 from sao_gym.types import (
     Completion,
     Concept,
@@ -41,6 +42,8 @@ class OpenRollout:
     turns: list[Turn] = field(default_factory=list)
     begun: bool = False
     """`RolloutStarted` was handled."""
+    actions: list[tuple[str, Concept | None]] = field(default_factory=list)
+    """What was sent to the environment, each with the concept that it was moved to before."""
     successor: Concept | None = None
     """Set when a change aborts it: the concept under which its task may be issued again."""
     over: bool = False
@@ -91,6 +94,25 @@ class OpenRollout:
         self.concept_scored = concept
         self.turns = [replace(turn, reward=0.0) for turn in self.turns]
         self.turns[-1] = replace(self.turns[-1], reward=reward)
+
+    def call(self) -> EnvironmentCall:
+        """The last call to the environment: `reset`, or `step` with the last action."""
+        if not self.actions:
+            return EnvironmentCall(env=self.env, task=self.task, turn=0, concept=self.concept_start)
+        action, moved = self.actions[-1]
+        return EnvironmentCall(
+            env=self.env, task=self.task, turn=len(self.actions), concept=moved, action=action
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """All fields but the environment."""
+        return {name: getattr(self, name) for name in self.__slots__ if name != "env"}
+
+    def heard(self) -> list[tuple[int, ...]]:
+        """The observations so far, as the tokens that the policy read."""
+        if not self.context:
+            return []
+        return [*(turn.observation_ids for turn in self.turns), self._observation]
 
     def trajectory(
         self, rollout: int, outcome: Terminated | Truncated, finished: float

@@ -5,10 +5,12 @@
     check FILE             is it valid?
     list                   scenarios, environments, agents, learners
     report DIR             make the report of a run again
+    replay DIR|FILE        do it again and compare
 
 Exit codes: 0 done, 1 a bug, 2 wrong input (nothing was written), 3 too many rollouts failed,
-4 stalled, 5 the run broke, 130 interrupted. Errors are one line; `--debug` shows the traceback.
-Heavy imports happen inside commands, so `--help` is instant.
+4 stalled, 5 the run broke, 6 a replay differs, 130 interrupted (`scenario --resume` goes on).
+Errors are one line; `--debug` shows the traceback. Heavy imports happen inside commands, so
+`--help` is instant.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ import click
 
 from sao_gym import __version__
 from sao_gym.errors import SaoGymError
+
+SCENARIO = "scenario.yaml"
 
 
 class _Commands(click.Group):
@@ -51,7 +55,7 @@ def main(debug: bool) -> None:
 
 def _scenario_options(command: Callable[..., None]) -> Callable[..., None]:
     options = [
-        click.argument("name", default="default", metavar="[NAME|FILE]"),
+        click.argument("name", required=False, metavar="[NAME|FILE]"),
         click.option("--learner", help="Use another learner: a name from `list`."),
         click.option("--seed", type=int, help="Use another seed."),
         click.option(
@@ -70,6 +74,7 @@ def _scenario_options(command: Callable[..., None]) -> Callable[..., None]:
 @main.command()
 @_scenario_options
 @click.option("--out", metavar="DIR", help="Run directory. Default: runs/SCENARIO/LEARNER/SEED.")
+@click.option("--resume", is_flag=True, help="Go on with the run in DIR; begin if there is none.")
 @click.option("--live", is_flag=True, help="On the wall clock instead of in virtual time.")
 @click.option("--inline", is_flag=True, help="Compute updates in this process (same events).")
 @click.option("--dry-run", is_flag=True, help="Print the resolved scenario; run nothing.")
@@ -77,11 +82,12 @@ def _scenario_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--quiet", is_flag=True, help="No progress.")
 @click.option("--no-report", is_flag=True, help="Skip report.html and the figure.")
 def scenario(
-    name: str,
+    name: str | None,
     learner: str | None,
     seed: int | None,
     overrides: tuple[str, ...],
     out: str | None,
+    resume: bool,
     live: bool,
     inline: bool,
     dry_run: bool,
@@ -89,31 +95,41 @@ def scenario(
     quiet: bool,
     no_report: bool,
 ) -> None:
-    """Run a scenario and report how the agent adapted."""
+    """Run a scenario and report how the agent adapted.
+
+    With --resume and --out the scenario is the one in DIR unless another is named.
+    """
     from sao_gym import commands
 
-    loaded = commands.load(name, learner, seed, overrides)
+    if name is None and resume and out and os.path.exists(kept := os.path.join(out, SCENARIO)):
+        name = kept
     if dry_run:
-        commands.dry_run(loaded, as_json=as_json)
+        commands.dry_run(commands.load(name, learner, seed, overrides), as_json=as_json)
         return
-    sys.exit(
-        commands.run_scenario(
-            loaded,
-            out=out,
-            live=live,
-            beside=not inline,
-            as_json=as_json,
-            quiet=quiet or as_json,
-            report=not no_report,
+    with commands.learner_process(inline) as beside:
+        sys.exit(
+            commands.run_scenario(
+                commands.load(name, learner, seed, overrides),
+                out=out,
+                resume=resume,
+                live=live,
+                beside=beside,
+                as_json=as_json,
+                quiet=quiet or as_json,
+                report=not no_report,
+            )
         )
-    )
 
 
 @main.command()
 @_scenario_options
 @click.option("--json", "as_json", is_flag=True)
 def describe(
-    name: str, learner: str | None, seed: int | None, overrides: tuple[str, ...], as_json: bool
+    name: str | None,
+    learner: str | None,
+    seed: int | None,
+    overrides: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Print a scenario's timeline with realised counts; nothing is run."""
     from sao_gym import commands
@@ -123,7 +139,9 @@ def describe(
 
 @main.command()
 @_scenario_options
-def check(name: str, learner: str | None, seed: int | None, overrides: tuple[str, ...]) -> None:
+def check(
+    name: str | None, learner: str | None, seed: int | None, overrides: tuple[str, ...]
+) -> None:
     """Check a scenario file, its plug-ins and how they fit together."""
     from sao_gym import commands
 
@@ -146,6 +164,16 @@ def report(directory: str) -> None:
     from sao_gym import commands
 
     commands.report(directory)
+
+
+@main.command()
+@click.argument("target", metavar="DIR|FILE")
+@click.option("--update", type=int, metavar="N", help="Only this update, from its batch.")
+def replay(target: str, update: int | None) -> None:
+    """Run DIR, or a case that `soak` wrote to FILE, again and compare."""
+    from sao_gym import commands
+
+    commands.replay(target, update=update)
 
 
 if __name__ == "__main__":

@@ -21,12 +21,15 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from sao_gym import registry
 from sao_gym.errors import InputError, suggestion
+from sao_gym.faults import FaultRule
+from sao_gym.guards import Thresholds
 from sao_gym.latency import Constant, Latency, LogNormal
 from sao_gym.timeline_config import Name, TimelineConfig
 from sao_gym.validation import Section, check, misplaced
 from sao_gym.yaml_source import Source, dotted, dump, parse
 
 Count: TypeAlias = Annotated[int, Field(ge=1)]
+Natural: TypeAlias = Annotated[int, Field(ge=0)]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 Params: TypeAlias = dict[str, Any]
 
@@ -105,23 +108,55 @@ class EvaluationSpec(Section):
 
 
 class Budget(Section):
-    """Where a run ends, whichever comes first; if nothing is given, where the timeline ends."""
+    """Where a run ends, whichever comes first; if nothing is given, where the timeline ends.
 
-    rollouts: Count | None = None
+    0 evaluates the policy as it begins.
+    """
+
+    tasks: Natural | None = None
+    """Tasks drawn; each is issued to a whole group of rollouts."""
+    rollouts: Natural | None = None
     """Rollouts started."""
-    updates: Count | None = None
+    updates: Natural | None = None
     """Policy versions published."""
-    seconds: float | None = Field(default=None, gt=0)
-    """Virtual seconds."""
+    seconds: float | None = Field(default=None, ge=0)
+    """Seconds on the run's clock."""
 
 
 class FailureSpec(Section):
-    """When a run stops because its machinery breaks."""
+    """How long the machinery is waited for, and when a run stops because it breaks."""
 
     stop_above: Share = 0.2
-    """Share of failed rollouts ..."""
+    """Stop when this share of rollouts has failed ..."""
     after: Count = 50
     """... once this many have ended."""
+    environment_timeout: float = Field(default=300.0, gt=0)
+    """Seconds for one answer of an environment; then its rollout has failed (timeout)."""
+    watchdog: float = Field(default=3600.0, gt=0)
+    """Seconds without any event after which the run ends as stalled."""
+    retries: Natural = 3
+    """How often an engine, an update or a publish that failed is tried again in a row."""
+    backoff: float = Field(default=1.0, ge=0)
+    """Seconds before the first retry; doubled for each further one."""
+
+    @model_validator(mode="after")
+    def _in_order(self) -> FailureSpec:
+        if self.watchdog < self.environment_timeout:
+            raise misplaced(
+                ("watchdog",),
+                f"shorter than environment_timeout ({self.environment_timeout:g} s): one slow "
+                "environment would end the run",
+            )
+        return self
+
+
+class CheckpointSpec(Section):
+    """What a run can be continued from. Taking one changes nothing else."""
+
+    every: Count | None = 25
+    """Updates between two checkpoints; null: only when the run is interrupted."""
+    keep: Count = 2
+    """How many are kept, the last ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,13 +185,16 @@ class Scenario(Section):
     evaluation: EvaluationSpec = EvaluationSpec()
     budget: Budget = Budget()
     failures: FailureSpec = FailureSpec()
+    checkpoint: CheckpointSpec = CheckpointSpec()
+    guards: Thresholds = Thresholds()
+    faults: tuple[FaultRule, ...] = ()
     _written: _Written = PrivateAttr(default_factory=lambda: _Written())
 
     @model_validator(mode="after")
     def _ends(self) -> Scenario:
         last = len(self.timeline.segments) - 1
         endless = getattr(self.timeline.segments[last], "length", 0) is None
-        if endless and not any(limit for _, limit in self.budget):
+        if endless and all(limit is None for _, limit in self.budget):
             raise misplaced(
                 ("timeline", "segments", last),
                 "the last concept holds for ever and no budget ends the run; give it a length or "

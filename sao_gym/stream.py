@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable
+from typing import Any
 
 from sao_gym import rng
 from sao_gym.types import Concept, Task
@@ -16,15 +17,22 @@ class TaskStream:
     trained, dropped or failed before. All members of a group act under the concept of the first.
     """
 
-    def __init__(self, *, seed: int, group_size: int) -> None:
-        self._seed, self._group_size = seed, group_size
+    def __init__(self, *, seed: int, group_size: int, tasks: int | None = None) -> None:
+        """`tasks`: how many there are; None: without end."""
+        self._seed, self._group_size, self._limit = seed, group_size, tasks
         self._tasks = 0
         self._left = 0
         self._current: tuple[Task, Concept] | None = None
         self._again: deque[tuple[Task, Concept]] = deque()
         self._lost: Counter[int] = Counter()
 
+    @property
+    def exhausted(self) -> bool:
+        """Nothing is left to issue, unless a member of a group is lost."""
+        return self._tasks == self._limit and not self._left and not self._again
+
     def next(self, concept_for: Callable[[Task], Concept]) -> tuple[Task, Concept]:
+        """The next task and its concept; not to be asked for when the stream is `exhausted`."""
         if self._again:
             return self._again.popleft()
         if self._current is None or self._left == 0:
@@ -48,3 +56,18 @@ class TaskStream:
             return False
         self._again.append((task, concept))
         return True
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "tasks": self._tasks,
+            "left": self._left,
+            "current": self._current,
+            "again": list(self._again),
+            "lost": dict(self._lost),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._tasks, self._left = state["tasks"], state["left"]
+        self._current = state["current"]
+        self._again = deque(state["again"])
+        self._lost = Counter(state["lost"])

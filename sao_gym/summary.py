@@ -73,6 +73,10 @@ def summarise_facts(
         "weights_sha256": weights_sha256,
         "seconds": facts.seconds,
         "rollouts": _rollouts(facts),
+        "faults": dict(
+            sorted(Counter(f"{fault}: {how}" for fault, how, _ in facts.faults).items())
+        ),
+        "alarms": dict(sorted(Counter(alarm for alarm, _, _ in facts.alarms).items())),
         "reward": _reward(facts),
         "learning": _learning(facts),
         "changes": [report.to_dict() for report in change_reports(facts)],
@@ -286,6 +290,9 @@ def sentences(summary: Mapping[str, Any]) -> list[str]:
         lines.append("* still rising when the change came: not converged.")
     lines.append(_lost("Dropped", rollouts["dropped"]))
     lines.append(_lost("Failed", rollouts["failed"]))
+    for word, counts in (("Faults", summary["faults"]), ("Alarms", summary["alarms"])):
+        if counts:
+            lines.append(_lost(word, counts))
     lines.append(f"Ended: {summary['ended']['reason']}.")
     return lines
 

@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 
 from sao_gym.events import (
+    AlarmRaised,
+    CheckpointTaken,
     Clocks,
     ConceptChanged,
     EnvironmentStepped,
     Evaluated,
     Event,
+    FaultHandled,
     PolicyPublished,
     RolloutDropped,
     RolloutFailed,
@@ -273,6 +276,11 @@ def drifting_run() -> Script:
             since = k % 40
             held = min(0.95, 0.2 + 0.05 * since)
             script.evaluate(**{name: held if name == script.concept.id else 0.3 for name in "ABC"})
+    script.say(
+        FaultHandled(fault="engine_dies", key=9, attempt=0, outcome="restarted", detail="it did")
+    )
+    script.say(AlarmRaised(alarm="entropy", version=3, value=0.001, bound=0.01))
+    script.say(CheckpointTaken(update=28, scheduled=True, state=b""))
     for rollout in waiting:
         script.drop(rollout, "run_ended", 0)
     script.end()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 from importlib import import_module
 
 import pytest
@@ -240,6 +241,59 @@ def test_a_batch_that_is_rejected_whole_is_no_step(name):
     state = learner.policy.state_dict()["optimizer"]["state"]
     for index, slots in before["optimizer"]["state"].items():
         assert same(slots, state[index])
+
+
+def exactly(one, other):
+    torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", sorted(set(CLASSES) - {"frozen"}))
+@pytest.mark.parametrize("trained", [0, 3])
+def test_gradients_that_are_not_finite_are_skipped_without_a_trace(name, trained):
+    """Beside a learner that never met them: on the next batch both make the same update."""
+    met, spared = build(name), build(name)
+    for seed in range(trained):
+        for learner in (met, spared):
+            learner.update(batch(name, seed))
+    parts = [met.policy, *([met.critic] if name == "sao" else [])]
+    hooks = [
+        next(part.model.parameters()).register_hook(lambda gradient: gradient * math.nan)
+        for part in parts
+    ]
+    update = met.update(batch(name, 3))
+    for hook in hooks:
+        hook.remove()
+    # SAO fits its critic twice, and does not move the policy on a critic that learned nothing.
+    assert update.metrics["skipped_steps"] == (2.0 if name == "sao" else 1.0)
+    assert update.metrics["policy_moved"] == 0.0
+    assert update.weights is None
+    exactly(met.policy.state_dict(), spared.policy.state_dict())
+    left, right = (learner.update(batch(name, 4)) for learner in (met, spared))
+    assert left.metrics["skipped_steps"] == 0.0
+    if name != "running_mean":  # its baseline has rightly seen one batch more
+        assert repr(left.metrics) == repr(right.metrics)
+        exactly(met.state_dict(), spared.state_dict())
+
+
+@pytest.mark.parametrize("name", sorted(set(CLASSES) - {"frozen", "oracle"}))
+@pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
+def test_a_reward_that_is_not_finite_leaves_no_trace(name, bad):
+    """The oracle does not read rewards; of a grouped learner, one group spoils the whole step."""
+    met, spared = build(name), build(name)
+    for seed in range(3):
+        for learner in (met, spared):
+            expected = learner.update(batch(name, seed)).metrics
+    first, *others = batch(name, 3)
+    opening, last = first.turns
+    spoiled = replace(first, turns=(opening, replace(last, reward=bad)))
+    update = met.update([spoiled, *others])
+    assert list(update.metrics) == list(expected)
+    assert update.metrics["skipped_steps"] > 0
+    assert update.weights is None
+    exactly(met.policy.state_dict(), spared.policy.state_dict())
+    if name != "running_mean":
+        exactly(met.state_dict(), spared.state_dict())
+    assert met.update(batch(name, 4)).weights is not None
 
 
 def waiting(tasks):

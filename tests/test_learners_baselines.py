@@ -74,6 +74,34 @@ def test_running_mean_uses_earlier_batches_only():
     assert advantages["advantage_mean"] == advantages["advantage_std"] == 0.0
 
 
+@pytest.mark.parametrize("scope", ["global", "prompt"])
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_running_mean_forgets_rewards_that_are_not_finite(scope, bad):
+    learner = build(RunningMean, batch_size=2, window=3, scope=scope)
+
+    def update(first, second):
+        rolls = [trajectory(k, 1, [3], [-1.8], [r]) for k, r in enumerate((first, second))]
+        return learner.update(rolls).metrics
+
+    update(1.0, 0.0)
+    assert update(bad, 4.0)["skipped_steps"] == 1.0
+    after = update(2.0, 2.0)
+    assert after["baseline_mean"] == pytest.approx((1.0 + 0.0 + 4.0) / 3)
+    assert after["skipped_steps"] == 0.0
+
+
+def test_oracle_counts_each_step_that_is_skipped():
+    """Of three steps the second has a gradient that is not finite."""
+    learner = build(Oracle, batch_size=2, steps=3)
+    scales = iter((1.0, math.nan, 1.0))
+    parameter = learner.policy.model.get_input_embeddings().weight
+    parameter.register_hook(lambda gradient: gradient * next(scales))
+    update = learner.update([trajectory(k, 1, [3], [-1.8], [0.0]) for k in range(2)])
+    assert update.metrics["skipped_steps"] == 1.0
+    assert update.metrics["policy_moved"] == 1.0
+    assert update.weights is not None
+
+
 def test_reinforce_options_change_what_they_say():
     rolls = [trajectory(k, 1, [3], [-1.8], [float(k == 0)]) for k in range(4)]
     plain = build(Reinforce, batch_size=4).update(rolls).metrics

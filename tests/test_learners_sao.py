@@ -199,6 +199,45 @@ def test_head_starts_from_the_rollouts():
     assert random["value_mean"] not in (0.0, warm["value_mean"])
 
 
+def test_head_starts_from_the_first_batch_that_is_finite():
+    settings = {"critic_warmup": 1, "head_init": "rollouts", "critic_lr_warmup": 5}
+    late, prompt = sao(**settings), sao(**settings)
+    spoiled = late.update(rollouts((math.inf, 0.0, 0.0, 1.0)))
+    assert spoiled.metrics["skipped_steps"] == 2.0
+    torch.testing.assert_close(late.state_dict(), prompt.state_dict(), rtol=0, atol=0)
+    left, right = late.update(rollouts()), prompt.update(rollouts())
+    assert left.metrics["value_mean"] == right.metrics["value_mean"] == pytest.approx(0.5, abs=0.2)
+    assert left.weights is None  # the policy waits for the critic's warm-up all the same
+    torch.testing.assert_close(late.state_dict(), prompt.state_dict(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("settings", [{"policy_every": 2}, {"critic_lag": 2}])
+def test_updates_without_a_fit_do_not_shift_what_is_counted(settings):
+    """Spoiled batches in between: the others make of learner and copy what they would alone."""
+    met, spared = sao(critic_warmup=1, **settings), sao(critic_warmup=1, **settings)
+    for _ in range(5):
+        met.update(rollouts((math.nan, 0.0, 0.0, 1.0)))
+        left, right = met.update(rollouts()), spared.update(rollouts())
+        assert repr(left.metrics) == repr(right.metrics)
+        assert (left.weights is None) == (right.weights is None)
+    torch.testing.assert_close(met.state_dict(), spared.state_dict(), rtol=0, atol=0)
+
+
+def test_skipped_steps_of_critic_and_policy_are_counted_together():
+    """The first of two fits and the policy's step meet a NaN; the second fit moves the critic."""
+    learner = sao()
+    scales = iter((math.nan, 1.0))
+    critic, actor = (next(part.model.parameters()) for part in (learner.critic, learner.policy))
+    critic.register_hook(lambda gradient: gradient * next(scales))
+    actor.register_hook(lambda gradient: gradient * math.nan)
+    before = snapshot(learner.critic.model), snapshot(learner.policy.model)
+    update = learner.update(rollouts())
+    assert update.metrics["skipped_steps"] == 2.0
+    assert update.weights is None
+    assert moved(before[0], learner.critic.model)
+    assert not moved(before[1], learner.policy.model)
+
+
 def test_critic_lambda_below_one_bootstraps_from_its_own_values():
     """V = 0.25 everywhere, lambda_critic 0: the first token's target is V of the next, 0.25."""
     learner = sao(critic_learning_rate=0.0, critic_lambda=0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
@@ -17,7 +18,7 @@ from transformers import (
     Qwen3NextForCausalLM,
 )
 
-from sao_gym.errors import InputError, RunError
+from sao_gym.errors import InputError
 from sao_gym.learners.ops.batch import collate
 from sao_gym.learners.ops.critic import ATTENTION, Critic, ValueModel, freeze, ridge
 from sao_gym.learners.ops.optim import adamw, step
@@ -253,24 +254,72 @@ def test_head_draws_are_keyed_by_the_seed():
     assert (ValueModel(llama()).head.weight == 0).all()
 
 
-def test_a_zero_gradient_is_no_step_and_a_nan_is_an_error():
+def test_a_zero_gradient_is_no_step():
     parameter = torch.nn.Parameter(torch.tensor([1.0, 2.0]))
     optimizer = adamw([parameter], 0.1)
     parameter.grad = torch.tensor([3.0, 4.0])
-    first = step(optimizer, 1.0, "policy")
-    assert first == (True, pytest.approx(5.0))
+    assert step(optimizer, 1.0) == (True, pytest.approx(5.0), False)
     kept = parameter.detach().clone()
     parameter.grad = torch.zeros(2)
-    assert step(optimizer, 1.0, "policy") == (False, 0.0)  # momentum must not move it
+    assert step(optimizer, 1.0) == (False, 0.0, False)  # momentum must not move it
     assert torch.equal(parameter, kept)
-    parameter.grad = torch.tensor([float("nan"), 1.0])
-    with pytest.raises(RunError, match="policy: the gradient norm is nan"):
-        step(optimizer, 1.0, "policy")
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("warm", [False, True])
+def test_a_step_whose_gradient_is_not_finite_leaves_no_trace(bad, warm):
+    """Beside an optimizer that never met it, on its first step and on a later one."""
+    one, other = (torch.nn.Parameter(torch.tensor([1.0, 2.0])) for _ in range(2))
+    met, spared = adamw([one], 0.1), adamw([other], 0.1)
+    good = [torch.tensor([3.0, 4.0]), torch.tensor([-1.0, 2.0])]
+    if warm:
+        one.grad, other.grad = good[0].clone(), good[0].clone()
+        step(met, 1.0), step(spared, 1.0)
+    one.grad = torch.tensor([bad, 1.0])
+    skipped = step(met, 1.0)
+    assert (skipped.moved, skipped.skipped) == (False, True)
+    assert not math.isfinite(skipped.norm)
+    assert one.grad is None
+    torch.testing.assert_close(met.state_dict(), spared.state_dict(), rtol=0, atol=0)
+    assert torch.equal(one, other)
+    one.grad, other.grad = good[1].clone(), good[1].clone()
+    assert step(met, 1.0) == step(spared, 1.0) == (True, pytest.approx(5**0.5), False)
+    assert torch.equal(one, other)
+
+
+def test_a_fit_that_is_skipped_does_not_count_for_the_warmup():
+    fitted = critic(ValueModel(llama(), head_std=0.1), warmup=4)
+    batch = collate(rollouts(4), 0)
+
+    def infinite(part, values):
+        return torch.full_like(part.rewards, math.inf)
+
+    rates, skipped = [], []
+    for target in (infinite, monte_carlo, infinite, infinite, monte_carlo):
+        before = fitted.state_dict()
+        fit = fitted.fit(batch, target)
+        skipped.append(fit.skipped)
+        if fit.skipped:
+            torch.testing.assert_close(fitted.state_dict(), before, rtol=0, atol=0)
+        else:
+            rates.append(fitted._optimizer.param_groups[0]["lr"])
+    assert skipped == [True, False, True, True, False]
+    assert rates == pytest.approx([0.0025, 0.005])
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_head_that_is_not_finite_is_not_written(bad):
+    fitted = critic(ValueModel(llama(), head_std=0.1))
+    before = fitted.state_dict()
+    batch = collate(rollouts(4), 0)
+    returns = rewards_to_go(batch.rewards, batch.mask)
+    fitted.initialise_head(batch, returns.index_fill(0, torch.tensor([1]), bad), penalty=0.1)
+    torch.testing.assert_close(fitted.state_dict(), before, rtol=0, atol=0)
 
 
 def test_gradient_is_clipped_to_the_norm():
     parameter = torch.nn.Parameter(torch.zeros(2))
     optimizer = torch.optim.SGD([parameter], lr=1.0)
     parameter.grad = torch.tensor([3.0, 4.0])
-    step(optimizer, 1.0, "policy")
+    step(optimizer, 1.0)
     torch.testing.assert_close(parameter.detach(), torch.tensor([-0.6, -0.8]))

@@ -46,6 +46,7 @@ def test_the_header_names_what_was_run_and_nothing_of_the_machine(record_run, sc
         "scenario_sha256": file_hash(directory / "scenario.yaml"),
         "seed": 3,
         "learner": "sao",
+        "time": "virtual",
     }
 
 

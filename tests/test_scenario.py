@@ -130,8 +130,27 @@ def test_defaults_are_written_out(folder):
             "publish": {"kind": "constant", "value": 0.0},
         },
         "evaluation": {"every": 5, "instances": 64},
-        "budget": {"rollouts": None, "updates": None, "seconds": None},
-        "failures": {"stop_above": 0.2, "after": 50},
+        "budget": {"tasks": None, "rollouts": None, "updates": None, "seconds": None},
+        "failures": {
+            "stop_above": 0.2,
+            "after": 50,
+            "environment_timeout": 300.0,
+            "watchdog": 3600.0,
+            "retries": 3,
+            "backoff": 1.0,
+        },
+        "checkpoint": {"every": 25, "keep": 2},
+        "guards": {
+            "window": 10,
+            "entropy_below": 0.01,
+            "masked_above": 0.5,
+            "length_above": 4.0,
+            "length_below": 0.25,
+            "negative_batches": 3,
+            "explained_variance_below": -1.0,
+            "nonfinite_updates": 3,
+        },
+        "faults": [],
     }
 
 

@@ -114,7 +114,7 @@ def test_the_summary_is_a_function_of_the_log(record_run, drifting, scenario):
     log = EventLog(directory)
     again = summarise(log, header=log.header, scenario=scenario)
     assert {name: written[name] for name in again} == again
-    assert set(written) - set(again) == {"hashes", "notes", "wall_seconds"}
+    assert set(written) - set(again) == {"hashes", "notes", "wall_seconds", "checkpoints"}
 
 
 def test_a_recovered_change_in_words(script):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Hashable, Sequence
 from typing import Any
@@ -73,8 +74,10 @@ class RunningMean:
         return sum(rewards) / len(rewards) if rewards else None
 
     def add(self, keys: Sequence[Hashable], totals: Sequence[float]) -> None:
+        """Totals that are not finite are left out: one would spoil the mean of a whole window."""
         for key, total in zip(keys, totals, strict=True):
-            self._rewards.setdefault(key, deque(maxlen=self.window)).append(total)
+            if math.isfinite(total):
+                self._rewards.setdefault(key, deque(maxlen=self.window)).append(total)
 
     def state_dict(self) -> dict[str, Any]:
         return {"rewards": [(key, list(rewards)) for key, rewards in self._rewards.items()]}

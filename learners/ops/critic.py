@@ -122,6 +122,8 @@ class Fit(NamedTuple):
     loss: float
     """Of those values."""
     norm: float
+    skipped: bool
+    """The gradient was not finite; the critic is what it was."""
 
 
 class Critic:
@@ -131,7 +133,8 @@ class Critic:
         model: what is fitted.
         frozen: name patterns of backbone parameters that never train.
         learning_rate: of AdamW.
-        warmup: fits over which the learning rate rises linearly to it; 0 = none.
+        warmup: fits over which the learning rate rises linearly to it; 0 = none. Fits that are
+            skipped do not count.
         max_grad_norm: gradient clip.
         micro_batch_size: rows per forward-backward pass; None = all at once.
     """
@@ -157,7 +160,10 @@ class Critic:
 
     @torch.no_grad()
     def initialise_head(self, batch: Batch, returns: Tensor, penalty: float) -> None:
-        """Set the head to the ridge regression of `returns` (N, A) on the last hidden states."""
+        """Set the head to the ridge regression of `returns` (N, A) on the last hidden states.
+
+        A solution that is not finite is not written.
+        """
         features = [
             self.model.features(part).gather(
                 1, part.columns[..., None].expand(-1, -1, self.model.head.in_features)
@@ -165,8 +171,10 @@ class Critic:
             for part in micro_batches(batch, self._micro_batch_size)
         ]
         solution = ridge(torch.cat(features), returns[batch.mask], penalty)
-        self.model.head.weight.copy_(solution.weight[None, :])
-        self.model.head.bias.copy_(solution.bias)
+        weight, bias = solution.weight.float(), solution.bias.float()
+        if weight.isfinite().all() and bias.isfinite():
+            self.model.head.weight.copy_(weight[None, :])
+            self.model.head.bias.copy_(bias)
 
     @torch.no_grad()
     def predict(self, batch: Batch) -> Values:
@@ -185,7 +193,8 @@ class Critic:
             parts.append(before)
             loss += float(error.detach())
         stepped = self._step()
-        return Fit(Values(*map(torch.cat, zip(*parts, strict=True))), loss, stepped.norm)
+        seen = Values(*map(torch.cat, zip(*parts, strict=True)))
+        return Fit(seen, loss, stepped.norm, stepped.skipped)
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -200,8 +209,13 @@ class Critic:
         self._fits = state["fits"]
 
     def _step(self) -> Step:
-        self._fits += 1
+        before: float = self._optimizer.param_groups[0]["lr"]
         if self._warmup:
-            share = min(1.0, self._fits / self._warmup)
+            share = min(1.0, (self._fits + 1) / self._warmup)
             set_learning_rate(self._optimizer, self._learning_rate * share)
-        return step(self._optimizer, self._max_grad_norm, "critic")
+        stepped = step(self._optimizer, self._max_grad_norm)
+        if stepped.skipped:
+            set_learning_rate(self._optimizer, before)
+        else:
+            self._fits += 1
+        return stepped

@@ -1,4 +1,4 @@
-"""AdamW, gradient clipping and the rule for steps that would teach nothing."""
+"""AdamW, gradient clipping and the rules for steps that would teach nothing or do harm."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import Annotated, NamedTuple
 import torch
 from pydantic import Field
 from torch import nn
-
-from sao_gym.errors import RunError
 
 LearningRate = Annotated[float, Field(ge=0)]
 GradientNorm = Annotated[float, Field(gt=0)]
@@ -26,6 +24,8 @@ class Step(NamedTuple):
     """False if the parameters are what they were, to the bit."""
     norm: float
     """Gradient norm before clipping."""
+    skipped: bool
+    """True if the norm was not finite, so that nothing was applied."""
 
 
 def adamw(parameters: Iterable[nn.Parameter], learning_rate: float) -> torch.optim.AdamW:
@@ -36,24 +36,21 @@ def adamw(parameters: Iterable[nn.Parameter], learning_rate: float) -> torch.opt
     )
 
 
-def step(optimizer: torch.optim.Optimizer, max_norm: float, what: str) -> Step:
+def step(optimizer: torch.optim.Optimizer, max_norm: float) -> Step:
     """Clip the accumulated gradient to `max_norm`, apply it and clear it.
 
     A gradient that is exactly zero (every token rejected, every advantage 0) is not applied:
-    momentum alone would move the parameters.
-
-    Raises:
-        RunError: the gradient is not finite; `what` names whose it is.
+    momentum alone would move the parameters. Nor is one whose norm is not finite: it would make
+    every parameter NaN. In both cases parameters and optimizer stay as they are, to the bit.
     """
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     norm = float(nn.utils.clip_grad_norm_(parameters, max_norm))
-    if not math.isfinite(norm):
-        raise RunError(f"{what}: the gradient norm is {norm}; lower the learning rate or max norm")
-    moved = norm > 0 and any(group["lr"] > 0 for group in optimizer.param_groups)
+    skipped = not math.isfinite(norm)
+    moved = not skipped and norm > 0 and any(group["lr"] > 0 for group in optimizer.param_groups)
     if moved:
         optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-    return Step(moved, norm)
+    return Step(moved, norm, skipped)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:

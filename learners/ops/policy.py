@@ -48,6 +48,8 @@ class Objective(Protocol):
 
 class Improvement(NamedTuple):
     moved: bool
+    skipped: bool
+    """The gradient was not finite; the policy is what it was."""
     metrics: dict[str, float]
 
 
@@ -121,7 +123,8 @@ class Policy:
         }
         ratio = LogRatio(*map(torch.cat, zip(*(part.ratio for part in losses), strict=True)))
         region = Region(*map(torch.cat, zip(*(part.region for part in losses), strict=True)))
-        return Improvement(stepped.moved, measured | ratio_metrics(ratio, region, batch.mask))
+        measured |= ratio_metrics(ratio, region, batch.mask)
+        return Improvement(stepped.moved, stepped.skipped, measured)
 
     def imitate(self, batch: Batch, loss: Any) -> tuple[float, Step]:
         """One step of supervised learning: `loss(logprobs, mask, denominator=)` of the batch."""
@@ -157,7 +160,7 @@ class Policy:
         return kl_loss(scores.distribution, reference, denominator=tokens)
 
     def _step(self) -> Step:
-        return step(self._optimizer, self._max_grad_norm, "policy")
+        return step(self._optimizer, self._max_grad_norm)
 
 
 def _copy(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 import torch
@@ -29,6 +30,10 @@ class Decoder(Protocol):
     pool: KVPool
 
     def load(self, weights: Weights) -> None: ...
+
+    def holds(self, weights: Weights) -> bool:
+        """Whether the loaded weights are these, by `checksum`."""
+        ...
 
     def forward(self, batch: Packed) -> Tensor: ...
 
@@ -56,6 +61,11 @@ def _cache_shape(config: Any) -> dict[str, int]:
         "kv_heads": getattr(config, "num_key_value_heads", None) or heads,
         "head_dim": getattr(config, "head_dim", None) or config.hidden_size // heads,
     }
+
+
+def checksum(tensors: Iterable[Tensor]) -> int:
+    """Sum of the bit patterns of all numbers in float32: the same in any order and layout."""
+    return sum(int(t.detach().float().view(torch.int32).sum()) for t in tensors)
 
 
 class _Layer:
@@ -92,6 +102,15 @@ class _Layer:
         self.q_norm = get(attention + "q_norm.weight")
         self.k_norm = get(attention + "k_norm.weight")
         self._interleave(heads, dim)
+
+    def tensors(self) -> Iterator[Tensor]:
+        for weight, bias in (self.qkv, self.out, self.gate, self.up, self.down):
+            yield weight
+            if bias is not None:
+                yield bias
+        for norm in (self.norm_in, self.norm_mlp, self.q_norm, self.k_norm):
+            if norm is not None:
+                yield norm
 
     def _interleave(self, heads: int, dim: int) -> None:
         """Put the two halves of every rotary pair side by side, so that a rotation is one complex
@@ -131,6 +150,13 @@ class FusedDecoder:
         self._norm = weights["model.norm.weight"].detach().float().clone()
         head = None if self._tied else weights["lm_head.weight"].detach().float().clone()
         self._head = (self._embedding if head is None else head).t().contiguous()
+
+    def holds(self, weights: Weights) -> bool:
+        held = [self._embedding, self._norm, *([] if self._tied else [self._head])]
+        for layer in self._layers:
+            held.extend(layer.tensors())
+        given = [t for n, t in weights.items() if not (self._tied and n == "lm_head.weight")]
+        return checksum(held) == checksum(given)
 
     @torch.inference_mode()
     def forward(self, batch: Packed) -> Tensor:
@@ -211,6 +237,9 @@ class ModuleDecoder:
 
     def load(self, weights: Weights) -> None:
         self._model.load_state_dict(weights)
+
+    def holds(self, weights: Weights) -> bool:
+        return checksum(self._model.state_dict().values()) == checksum(weights.values())
 
     @torch.inference_mode()
     def forward(self, batch: Packed) -> Tensor:

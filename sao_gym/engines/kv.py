@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -58,6 +59,29 @@ class KVPool:
         """Make room for rows of this many tokens."""
         if positions > self.positions:
             self._resize(self.rows, max(positions, 2 * self.positions, 32))
+
+    def state_dict(self, held: list[tuple[int, int]]) -> dict[str, Any]:
+        """Geometry, free rows, and the contents of `held`: (row, positions) pairs."""
+        flat = self._flat(held)
+        return {
+            "rows": self.rows,
+            "positions": self.positions,
+            "free": sorted(self._free),
+            "data": [data.view(-1, data.shape[-1])[flat] for data in self._data],
+        }
+
+    def load_state_dict(self, state: dict[str, Any], held: list[tuple[int, int]]) -> None:
+        self.rows, self.positions, self._data = 0, 0, []
+        self._resize(state["rows"], state["positions"])
+        self._free = list(state["free"])  # ascending, hence a heap
+        flat = self._flat(held)
+        for data, kept in zip(self._data, state["data"], strict=True):
+            data.view(-1, data.shape[-1])[flat] = kept
+
+    def _flat(self, held: list[tuple[int, int]]) -> Tensor:
+        """Indices into the (rows * positions) view."""
+        spans = [torch.arange(n) + row * self.positions for row, n in held]
+        return torch.cat(spans) if spans else torch.zeros(0, dtype=torch.long)
 
     def _resize(self, rows: int, positions: int) -> None:
         width = 2 * self.kv_heads * self.head_dim

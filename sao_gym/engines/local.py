@@ -64,6 +64,10 @@ class LocalEngine:
     def active(self) -> int:
         return len(self._active)
 
+    @property
+    def version(self) -> int:
+        return self._version
+
     def submit(self, request: Request) -> None:
         """Join at the next tick.
 
@@ -129,6 +133,38 @@ class LocalEngine:
         sequence = self._sequences.pop(rollout, None)
         if sequence is not None:
             self._decoder.pool.give_back(sequence.row)
+
+    def holds(self, weights: Weights) -> bool:
+        return self._decoder.holds(weights)
+
+    def restart(self) -> None:
+        for rollout in list(self._sequences):
+            self.release(rollout)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "version": self._version,
+            "ticks": self.ticks,
+            "pool": self._decoder.pool.state_dict(self._held()),
+            "sequences": [
+                (rollout, s.row, list(s.tokens), s.cached, s.request, s.logprobs, s.versions)
+                for rollout, s in self._sequences.items()
+            ],
+        }
+
+    def load_state_dict(self, state: dict[str, Any], weights: Weights) -> None:
+        self._decoder.load(weights)
+        self._version, self.ticks = state["version"], state["ticks"]
+        self._sequences = {
+            rollout: _Sequence(row, tokens, cached, request, list(logprobs), list(versions))
+            for rollout, row, tokens, cached, request, logprobs, versions in state["sequences"]
+        }
+        self._active = {n: s for n, s in self._sequences.items() if s.request is not None}
+        self._decoder.pool.load_state_dict(state["pool"], self._held())
+
+    def _held(self) -> list[tuple[int, int]]:
+        """(row, cached positions) of every rollout."""
+        return [(s.row, s.cached) for s in self._sequences.values()]
 
     def _draw(self, sequence: _Sequence) -> float:
         request = sequence.request

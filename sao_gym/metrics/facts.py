@@ -81,6 +81,10 @@ class Facts:
     """(rollout, reason, `started` clock)."""
     failed: tuple[tuple[int, str, str, int], ...]
     """(rollout, kind, detail, `started` clock)."""
+    faults: tuple[tuple[str, str, int], ...]
+    """What failed outside rollouts and was dealt with: (fault, outcome, `started` clock)."""
+    alarms: tuple[tuple[str, float, int], ...]
+    """Signs of collapse: (alarm, value, `started` clock)."""
     started: int
     tokens: int
     """Action tokens sampled in finished turns."""
@@ -138,6 +142,8 @@ class Collector:
         self._updates: list[Trained] = []
         self._dropped: list[tuple[int, str, int]] = []
         self._failed: list[tuple[int, str, str, int]] = []
+        self._faults: list[tuple[str, str, int]] = []
+        self._alarms: list[tuple[str, float, int]] = []
         self._published: list[int] = []
         self._open: dict[int, _Open] = {}
         self._columns = tuple(array("d") for _ in range(5))
@@ -243,6 +249,12 @@ class Collector:
         )
         self._evaluations.append(evaluation)
 
+    def _on_fault(self, record: Record) -> None:
+        self._faults.append((record["fault"], record["outcome"], self._started))
+
+    def _on_alarm(self, record: Record) -> None:
+        self._alarms.append((record["alarm"], record["value"], self._started))
+
     def _on_ended(self, record: Record) -> None:
         self._ended = (record["reason"], record["clocks"])
 
@@ -255,6 +267,8 @@ class Collector:
             updates=tuple(self._updates),
             dropped=tuple(self._dropped),
             failed=tuple(self._failed),
+            faults=tuple(self._faults),
+            alarms=tuple(self._alarms),
             started=self._started,
             tokens=self._tokens,
             published=tuple(self._published),
@@ -275,5 +289,7 @@ _HANDLERS = {
     "PolicyPublished": Collector._on_published,
     "ConceptChanged": Collector._on_changed,
     "Evaluated": Collector._on_evaluated,
+    "FaultHandled": Collector._on_fault,
+    "AlarmRaised": Collector._on_alarm,
     "RunEnded": Collector._on_ended,
 }

@@ -16,7 +16,19 @@ def timeline(*segments, **settings):
     return Timeline(TimelineConfig.model_validate({"segments": list(segments or (A,)), **settings}))
 
 
-PARTS = ("seed", "make_environment", "agent", "sigma", "update", "publish", "evaluate_every")
+PARTS = (
+    "seed",
+    "make_environment",
+    "agent",
+    "sigma",
+    "update",
+    "publish",
+    "evaluate_every",
+    "faults",
+    "patience",
+    "checkpoint_every",
+    "resume",
+)
 
 
 def simulate(*, world=None, slots=8, max_lag=2, batch_size=4, group_size=1, learner=None, **more):
