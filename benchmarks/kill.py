@@ -26,9 +26,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sao_gym import checkpoint, rng
+from sao_gym.assemble import make_learner, prepare_process
 from sao_gym.play import play
 from sao_gym.record import Recorder
 from sao_gym.scenario import Scenario, load_scenario
+from sao_gym.world import make_world
 
 SCENARIO = Path(__file__).parent / "kill.yaml"
 WHERE = ("before", "torn", "after")
@@ -56,11 +58,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--beside", type=int, default=20, help="every n-th point: learner beside")
     given = parser.parse_args()
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM  # noqa: F401
-
-    torch.set_num_threads(1)
+    prepare_process()
     scenario = load_scenario(SCENARIO, overrides=[f"budget.updates={given.updates}"])
+    make_learner(make_world(scenario), scenario)  # imports what every child would import
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         whole = Path(folder) / "whole"

@@ -6,6 +6,7 @@
     +- StalledError    4   nothing can happen any more although work is open
     +- RunError        5   the run itself broke (a learner step, an engine)
     +- DifferenceError 6   a replay does not show what was recorded
+    +- InvariantError  7   a simulated run broke a promise that holds for every run
 
 Plug-in code raises ordinary exceptions. What an *environment* raises is caught at one boundary
 (the executor) and becomes the event `RolloutFailed`: a bad rollout is data, not a crash. Anything
@@ -63,6 +64,12 @@ class DifferenceError(SaoGymError):
     """A replay does not show what was recorded."""
 
     exit_code = 6
+
+
+class InvariantError(SaoGymError):
+    """`soak` or the replay of its case found a run that breaks what holds for every run."""
+
+    exit_code = 7
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:

@@ -1,7 +1,7 @@
-"""What holds in every run, whatever was declared: checked over the events of one that has ended.
+r"""What holds in every run, whatever was declared: checked over the events of one that has ended.
 
     rollout   started -> turn 0, sampled 1, turn 1, ... -> finished -> trained
-                    \\--> failed, or dropped (also while it waits): one end, and nothing after it
+                    \--> failed, or dropped (also while it waits): one end, and nothing after it
     version   updated one by one, published one by one after that, sampled from only then
 
 Nothing here knows the loop: numbers are counted again from the events alone, in one pass.
@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from sao_gym.errors import InvariantError
 from sao_gym.events import (
     CheckpointTaken,
     Clocks,
@@ -32,13 +33,17 @@ from sao_gym.events import (
 from sao_gym.types import Completion, Terminated, Trajectory
 
 
-class Violation(Exception):
+class Violation(InvariantError):
     """An invariant does not hold."""
 
     def __init__(self, what: str, at: int) -> None:
         """`at`: the index of the event, from 0."""
         super().__init__(f"event {at}: {what}")
         self.what, self.at = what, at
+
+
+class Hang(Violation):
+    """The run does not end."""
 
 
 def check(
@@ -172,7 +177,10 @@ class _Run:
     def _started(self, event: RolloutStarted) -> None:
         number, task = event.rollout, event.task.index
         self.expect(number == len(self.rollouts), f"rollout {number} started out of order")
-        self.expect(event.version == self.published, f"rollout {number} tells another version")
+        self.expect(
+            event.version <= self.published,
+            f"rollout {number} began with version {event.version}, which is not published",
+        )
         self.rollouts.append(_Rollout(event))
         self.issued[task] += 1
         self.acting += 1
@@ -181,7 +189,7 @@ class _Run:
         kept, quota = len(self.rollouts) - self.gone, self.published + self.max_lag + 1
         self.expect(
             kept <= quota * self.batch_size,
-            f"rollout {number} is the {kept}th; version {self.published} and max_lag "
+            f"rollout {number} makes {kept} in use; version {self.published} and max_lag "
             f"{self.max_lag} allow {quota * self.batch_size}",
         )
         again = self.lost[task] if self.group_size > 1 else 0

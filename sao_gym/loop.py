@@ -195,6 +195,8 @@ class _Loop:
                 self.acting.finished(trajectory.rollout)
                 self.clocks.completed += 1
                 self.waiting.add(trajectory)
+                if self.stream.given_up(trajectory.task):
+                    self._lose(trajectory.task, trajectory.concept_start)
             case ev.RolloutDropped(rollout=rollout):
                 del self.dropping[rollout]
             case ev.RolloutFailed():
@@ -287,8 +289,7 @@ class _Loop:
         """Start an update if the learner is idle and finds a batch."""
         if self.training or not self.waiting.fresh:
             return
-        chosen = self.learner.select(self.waiting.look())
-        if not chosen:
+        if not (chosen := self.learner.select(self.waiting.look())):
             return
         self.training = batch = self.waiting.take(chosen)
         self.executor.train(self.trained + 1, batch, *lags(batch, self.trained))
@@ -322,8 +323,7 @@ class _Loop:
         if self.stream.lose(task, concept):
             return
         for trajectory in self.waiting.take_group(task.index):
-            lag = self._lag(trajectory.oldest_version)
-            self._drop(trajectory.rollout, "group_abandoned", lag)
+            self._drop(trajectory.rollout, "group_abandoned", self._lag(trajectory.oldest_version))
 
     def _evaluate(self) -> None:
         concepts = self.drift.evaluated()
@@ -345,9 +345,9 @@ class _Loop:
         """Close everything; every rollout without a fate is dropped visibly."""
         self.acting.close_idle()
         yield from self.dropping.values()
-        lost: list[tuple[int, int | None]] = []
-        for number in list(self.acting.open):
-            lost.append((number, self.acting.close(number).oldest_version))
+        closed = [(number, self.acting.close(number)) for number in list(self.acting.open)]
+        self.clocks.started -= sum(not rollout.begun for _, rollout in closed)  # nobody was told
+        lost = [(number, rollout.oldest_version) for number, rollout in closed if rollout.begun]
         lost += [(t.rollout, t.oldest_version) for t in (*self.training, *self.waiting)]
         for number, oldest in sorted(lost):
             yield ev.RolloutDropped(rollout=number, reason="run_ended", lag=self._lag(oldest))

@@ -148,11 +148,11 @@ def _follow(run: Any, recorder: Recorder, going_on: Continuation, *, quiet: bool
             if not isinstance(error, FailuresError):
                 line += f"; what was recorded is kept in {directory}"
             lines.append(line)
-    if code == 0 and run.executor.interrupted:
-        code = INTERRUPTED
-        lines.append(f"interrupted; go on with: {resume_command(directory)}")
     checkpoints = recorder.checkpoints
     assert checkpoints is not None
+    if code == 0 and run.executor.interrupted:
+        code = INTERRUPTED
+        lines.append(f"interrupted; go on with: {resume_command(directory, checkpoints.mode)}")
     return Played(
         code=code,
         weights_sha256=weights_hash(run.executor.weights()),
@@ -161,9 +161,10 @@ def _follow(run: Any, recorder: Recorder, going_on: Continuation, *, quiet: bool
     )
 
 
-def resume_command(directory: Path) -> str:
+def resume_command(directory: Path, mode: str) -> str:
     """What continues the run in `directory`."""
-    return f"python -m sao_gym.run scenario --resume --out {shlex.quote(str(directory))}"
+    live = " --live" if mode == "live" else ""
+    return f"python -m sao_gym.run scenario --resume{live} --out {shlex.quote(str(directory))}"
 
 
 def _write_batch(directory: Path, batch: Sequence[Any]) -> Path:

@@ -272,6 +272,7 @@ def _lock(file: BinaryIO, directory: Path) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
+        file.close()
         raise InputError(
             f"{directory}: another process is writing this run; wait for it or stop it"
         ) from None

@@ -6,11 +6,12 @@
     list                   scenarios, environments, agents, learners
     report DIR             make the report of a run again
     replay DIR|FILE        do it again and compare
+    soak                   simulate many random runs; each must keep every promise
 
 Exit codes: 0 done, 1 a bug, 2 wrong input (nothing was written), 3 too many rollouts failed,
-4 stalled, 5 the run broke, 6 a replay differs, 130 interrupted (`scenario --resume` goes on).
-Errors are one line; `--debug` shows the traceback. Heavy imports happen inside commands, so
-`--help` is instant.
+4 stalled, 5 the run broke, 6 a replay differs, 7 a simulated run broke a promise, 130 interrupted
+(`scenario --resume` goes on). Errors are one line; `--debug` shows the traceback. Heavy imports
+happen inside commands, so `--help` is instant.
 """
 
 from __future__ import annotations
@@ -174,6 +175,18 @@ def replay(target: str, update: int | None) -> None:
     from sao_gym import commands
 
     commands.replay(target, update=update)
+
+
+@main.command()
+@click.option("--runs", type=click.IntRange(min=1), help="How many. Default: 200.")
+@click.option("--minutes", type=click.FloatRange(min=0), help="Until so much time is over.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="Of the first 100 runs.")
+@click.option("--out", metavar="DIR", help="Where a run that fails is written. Default: here.")
+def soak(runs: int | None, minutes: float | None, seed: int, out: str | None) -> None:
+    """Simulate random runs with faults, resumes and interrupts, and check what must hold."""
+    from sao_gym.soak import driver
+
+    driver.soak(runs=runs, minutes=minutes, seed=seed, out=out)
 
 
 if __name__ == "__main__":

@@ -52,10 +52,17 @@ class TaskStream:
         if self._group_size == 1:
             return True
         self._lost[task.index] += 1
-        if self._lost[task.index] > 2 * self._group_size:
+        if self.given_up(task):
+            self._again = deque(entry for entry in self._again if entry[0] != task)
+            if self._current is not None and self._current[0] == task:
+                self._left = 0
             return False
         self._again.append((task, concept))
         return True
+
+    def given_up(self, task: Task) -> bool:
+        """The group of `task` has lost too many: who finishes of it would wait for ever."""
+        return self._lost[task.index] > 2 * self._group_size
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -17,43 +16,13 @@ from sao_gym.errors import FailuresError, InputError, StalledError
 from sao_gym.events import (
     Evaluated,
     PolicyPublished,
-    RolloutDropped,
     RolloutFailed,
-    RolloutFinished,
     RolloutStarted,
-    RunEnded,
     TurnSampled,
     UpdateFinished,
     to_record,
 )
-
-
-def check_invariants(history, *, slots, max_lag):
-    assert all(a[0] <= b[0] for a, b in pairwise(history)), "time never decreases"
-    versions = [e.version for e in of(history, PolicyPublished)]
-    assert versions == list(range(1, len(versions) + 1)), "versions are published one by one"
-    started = [e.rollout for e in of(history, RolloutStarted)]
-    assert started == list(range(len(started)))
-    ended = [rollout for rollout, _ in fates(history)]
-    assert sorted(ended) == started, "every rollout ends in exactly one visible event"
-    published, acting = 0, set()
-    for _, event in history:
-        match event:
-            case PolicyPublished(version=version):
-                published = version
-            case RolloutStarted(rollout=rollout):
-                acting.add(rollout)
-                assert len(acting) <= slots
-            case RolloutFinished(trajectory=trajectory):
-                acting.remove(trajectory.rollout)
-            case RolloutFailed(rollout=rollout) | RolloutDropped(rollout=rollout):
-                acting.discard(rollout)
-            case TurnSampled(completion=done):
-                newest = max(span.version for span in done.versions)
-                assert newest <= published, "no token is sampled by a future policy"
-            case UpdateFinished(lag_max=lag):
-                assert lag <= max_lag, "nothing staler than the bound is trained on"
-    assert isinstance(history[-1][1], RunEnded)
+from sao_gym.invariants import check
 
 
 @settings(max_examples=60, deadline=None)
@@ -90,7 +59,14 @@ def test_invariants(seed, slots, max_lag, groups, sigma, update, publish, fails,
         )
 
     history = play()
-    check_invariants(history, slots=slots, max_lag=max_lag)
+    check(
+        history,
+        slots=slots,
+        max_lag=max_lag,
+        batch_size=batch_size,
+        group_size=group_size,
+        reward_late=inflight == "reward_late",
+    )
     assert history == play(), "same seed, same events"
 
 
@@ -165,7 +141,7 @@ def test_too_many_failures_stop_the_run_and_keep_what_it_has():
     with pytest.raises(FailuresError, match=r"rollouts failed \(environment \d+\)"):
         _collect(events, history)
     assert history[-1][1].reason == "failures"
-    check_invariants(history, slots=8, max_lag=2)
+    check(history, slots=8, max_lag=2, batch_size=4)
 
 
 def _collect(events, into):
@@ -200,7 +176,7 @@ def test_an_observation_that_cannot_be_said_is_a_contract_failure():
     history = list(simulate(agent=Unsayable(), rollouts=5, stop_above=1.0))
     failed = {(e.failure.kind, e.failure.detail) for e in of(history, RolloutFailed)}
     assert failed == {("contract", "the tokenizer has no token for 'z'")}
-    check_invariants(history, slots=8, max_lag=2)
+    check(history, slots=8, max_lag=2, batch_size=4)
 
 
 def test_a_stall_is_an_error_that_names_what_waits():
@@ -208,7 +184,7 @@ def test_a_stall_is_an_error_that_names_what_waits():
     with pytest.raises(StalledError, match=r"waiting 12 \(0, "):
         _collect(simulate(learner=NeverSelects(batch_size=4), rollouts=1000, max_lag=2), history)
     assert history[-1][1].reason == "stalled"
-    check_invariants(history, slots=8, max_lag=2)
+    check(history, slots=8, max_lag=2, batch_size=4)
 
 
 @pytest.mark.parametrize(
@@ -237,7 +213,7 @@ def test_budgets(limits, reason):
     assert limits[reason] <= reached <= limits[reason] * 1.2
     if reason not in ("seconds", "tokens"):
         assert reached == limits[reason]
-    check_invariants(history, slots=8, max_lag=2)
+    check(history, slots=8, max_lag=2, batch_size=4)
 
 
 def test_evaluation_changes_nothing_else():

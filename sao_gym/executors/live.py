@@ -17,6 +17,7 @@ nobody has heard, count as not done, and are asked for again.
 from __future__ import annotations
 
 import contextlib
+import math
 import queue
 import threading
 import time
@@ -227,8 +228,9 @@ class LiveExecutor:
             self._agenda.tell(self.now, "publish_late", version, "late", detail)
         begin = max(self.now, self._publish_free)  # one at a time, so versions arrive in order
         sent = self._agenda.attempts("publish_lost", version, begin, lost=seconds)
+        # behind one that is lost for good nothing arrives: the run breaks
+        self._publish_free = math.inf if sent is None else sent + seconds
         if sent is not None:
-            self._publish_free = sent + seconds
             self._agenda.add(self._publish_free, PolicyPublished(version=version))
 
     def load(self, version: int) -> None:

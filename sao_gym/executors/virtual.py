@@ -17,6 +17,7 @@ tick, an update, a publish. What comes of them is decided here, in virtual time.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -225,8 +226,9 @@ class VirtualExecutor:
             self._told("publish_late", version, "late", f"{seconds:g} s under way")
         begin = max(self._now, self._publish_free)
         sent = self._retried("publish_lost", version, begin, seconds)
+        # behind one that is lost for good nothing arrives: the run breaks
+        self._publish_free = math.inf if sent is None else sent + seconds
         if sent is not None:
-            self._publish_free = sent + seconds
             self._push(self._publish_free, PolicyPublished(version=version))
 
     def load(self, version: int) -> None:
