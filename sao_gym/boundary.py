@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from sao_gym.errors import MachineryError
 from sao_gym.protocols import LateReward, LiveConcept, TextEnv
 from sao_gym.types import Concept, Failed, Task
 
@@ -40,6 +41,8 @@ def reset(env: TextEnv, task: Task, concept: Concept) -> Step | Failed:
         _check_concept(info, concept)
     except _Broken as error:
         return Failed("contract", str(error))
+    except MachineryError as error:
+        return Failed(error.kind, _line(error))
     except Exception as error:
         return Failed("environment", f"reset: {_line(error)}")
     return Step(observation)
@@ -60,6 +63,8 @@ def step(env: TextEnv, action: str, concept: Concept | None = None) -> Step | Fa
             _check_concept(info, concept)
     except _Broken as error:
         return Failed("contract", str(error))
+    except MachineryError as error:
+        return Failed(error.kind, _line(error))
     except Exception as error:
         return Failed("environment", f"step: {_line(error)}")
     retry = bool(info.get("retry", False))

@@ -72,6 +72,18 @@ class InvariantError(SaoGymError):
     exit_code = 7
 
 
+class MachineryError(Exception):
+    """What an environment raises when its machinery broke, not what the agent did.
+
+    The rollout fails with this `kind` (`image`, `engine`, `timeout`, `disk`, `too_large`, ...) and
+    is counted under it. Not a SaoGymError: it never ends a run by itself.
+    """
+
+    def __init__(self, kind: str, detail: str) -> None:
+        super().__init__(detail)
+        self.kind = kind
+
+
 def suggestion(word: str, known: Iterable[str]) -> str:
     """A closing sentence for an unknown `word`: the nearest known one, or all of them."""
     choices = sorted(known)

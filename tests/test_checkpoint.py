@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scripted import A, B, simulate, timeline
 
@@ -34,6 +34,17 @@ def resumed(state, **parts):
     inflight=st.sampled_from(["pin", "live", "abort", "reward_late"]),
     evaluate_every=st.sampled_from([None, 2]),
     dies=st.sampled_from([0.0, 0.1]),
+)
+@example(  # trajectories wait and publishes are under way
+    seed=0,
+    slots=12,
+    max_lag=3,
+    groups=(4, 1),
+    publish=3.0,
+    fails=0.2,
+    inflight="abort",
+    evaluate_every=2,
+    dies=0.0,
 )
 def test_every_checkpoint_continues_the_same_run(
     seed, slots, max_lag, groups, publish, fails, inflight, evaluate_every, dies

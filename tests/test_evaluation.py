@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sao_gym.doubles import ScriptedAgent, ScriptedEngine, ScriptedEnvironment
 from sao_gym.evaluation import EpisodeEvaluator
+from sao_gym.stream import TaskStream
 from sao_gym.types import Concept
 
 A, B = (Concept(id=name, params={"good": name.lower()}) for name in "AB")
@@ -55,3 +56,24 @@ def test_what_does_not_fit_the_window_ends_there():
     )
     (score,) = short.evaluate(None, [A])
     assert (score.score, score.instances) == (0.0, 4)
+
+
+class Noted(ScriptedEnvironment):
+    """Notes the seeds of its episodes."""
+
+    def __init__(self, seeds):
+        super().__init__()
+        self._seeds = seeds
+
+    def reset(self, *, seed=None, options=None):
+        self._seeds.add(seed)
+        return super().reset(seed=seed, options=options)
+
+
+def test_its_instances_are_no_tasks_of_the_run():
+    asked: set[int] = set()
+    evaluator(lambda: Noted(asked)).evaluate(None, [A, B])
+    stream = TaskStream(seed=0, group_size=1)
+    trained = {stream.next(lambda task: A)[0].seed for _ in range(1000)}
+    assert len(asked) == 20
+    assert not asked & trained

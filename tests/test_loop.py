@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scripted import A, B, fates, of, simulate, timeline
 
 from sao_gym.admission import free_slots
-from sao_gym.doubles import ScriptedAgent, ScriptedEnvironment, ScriptedLearner
+from sao_gym.doubles import ScriptedAgent, ScriptedEngine, ScriptedEnvironment, ScriptedLearner
 from sao_gym.errors import FailuresError, InputError, StalledError
 from sao_gym.events import (
     Evaluated,
@@ -177,6 +177,34 @@ def test_an_observation_that_cannot_be_said_is_a_contract_failure():
     failed = {(e.failure.kind, e.failure.detail) for e in of(history, RolloutFailed)}
     assert failed == {("contract", "the tokenizer has no token for 'z'")}
     check(history, slots=8, max_lag=2, batch_size=4)
+
+
+class TwoSpellings(ScriptedAgent):
+    """Token 4 says what token 2 says, and is how the agent itself would spell it."""
+
+    def act(self, action_ids):
+        return "a" if action_ids[0] in (2, 4) else "b"
+
+    def spell(self, action):
+        return (4 if action == "a" else 3,)
+
+
+def test_the_context_is_what_was_observed_and_sampled(monkeypatch):
+    asked = []
+    submit = ScriptedEngine.submit
+
+    def noted(engine, request):
+        asked.append((request.turn, list(request.context_ids)))
+        submit(engine, request)
+
+    monkeypatch.setattr(ScriptedEngine, "submit", noted)
+    history = list(simulate(agent=TwoSpellings(), rollouts=5))
+    assert max(turn for turn, _ in asked) == 4
+    for turn, context in asked:
+        assert context == [1] + [2, 1] * (turn - 1)
+    for event in of(history, RolloutFinished):
+        turns = event.trajectory.turns
+        assert [(t.observation_ids, t.action_ids) for t in turns] == [((1,), (2,))] * 4
 
 
 def test_a_stall_is_an_error_that_names_what_waits():

@@ -6,6 +6,7 @@ import copy
 import re
 import sys
 import types
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,25 @@ def test_the_training_trace_is_the_same_with_evaluation_off(reference):
     assert not any(isinstance(e, Evaluated) for e in events)
     assert lines == trained
     assert final == reference[2]
+
+
+def test_evaluation_draws_no_number_of_the_run(monkeypatch):
+    digest = rng._digest
+    drawn: Counter[str] = Counter()
+
+    def noted(seed, purpose, key, size):
+        drawn[f"{seed}/{purpose}/{key}"] += 1
+        return digest(seed, purpose, key, size)
+
+    monkeypatch.setattr(rng, "_digest", noted)
+    play(scenario("evaluation.every=null"))
+    of_the_run = drawn.copy()
+    drawn.clear()
+    play(scenario())
+    of_the_evaluation = drawn - of_the_run
+    assert len(of_the_run) > 1000
+    assert len(of_the_evaluation) > 100
+    assert not of_the_run.keys() & of_the_evaluation.keys()
 
 
 @pytest.mark.parametrize("learner", ["sao", "reinforce", "running_mean", "frozen", "oracle"])

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from sao_gym.errors import InputError, InvariantError, StalledError
 from sao_gym.faults import FaultRule
 from sao_gym.invariants import Hang, Violation
+from sao_gym.latency import Constant
 from sao_gym.loop import _Loop
 from sao_gym.run import main
 from sao_gym.soak import case as player
@@ -121,12 +122,12 @@ def test_a_stall_of_a_group_that_was_given_up_is_found(monkeypatch):
         slots=8,
         max_lag=0,
         batch_size=4,
-        group_size=4,
+        group_size=2,
         turns=2,
         faults=(FaultRule(kind="environment_raises", rate=0.35),),
         budget=Bound(rollouts=150),
         world=World(drift="abrupt", length=10, inflight="abort"),
-        update=player.Case().update,
+        update=Constant(value=0.0),
     )
     play(case)
     monkeypatch.setattr(TaskStream, "given_up", lambda self, task: False)
@@ -164,7 +165,7 @@ def test_a_run_that_does_not_end_is_a_hang(tmp_path, monkeypatch):
     assert "0 violations, 1 hangs" in done.output
 
 
-def test_a_stall_is_only_allowed_where_nothing_declares_it(monkeypatch):
+def test_a_stall_is_never_an_allowed_end(monkeypatch):
     def stalled(self):
         raise StalledError("planted")
 
@@ -173,7 +174,7 @@ def test_a_stall_is_only_allowed_where_nothing_declares_it(monkeypatch):
         play(Case())
 
 
-def test_real_parts(tmp_path):
+def test_real_parts():
     case = Case(
         parts="real",
         learner="grpo",
@@ -203,6 +204,7 @@ def test_without_hypothesis_it_says_what_to_install(monkeypatch):
         driver.batch(0, 1)
 
 
-def test_minutes_end_it(capsys):
+def test_minutes_end_it(capsys, monkeypatch):
+    monkeypatch.setattr(driver, "BATCH", 5)
     driver.soak(runs=None, minutes=0.0001, seed=2, out=None)
     assert re.match(r"soak: \d+ runs, 0 violations, .*; seed 2\n", capsys.readouterr().out)

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sao_gym.errors import FailuresError, InputError, RunError, SaoGymError
-from sao_gym.events import CheckpointTaken, Event, FaultHandled, RolloutStarted, RunEnded
+from sao_gym.events import (
+    CheckpointTaken,
+    Event,
+    FaultHandled,
+    RolloutFailed,
+    RolloutStarted,
+    RunEnded,
+)
 from sao_gym.invariants import Hang, Violation, check
 from sao_gym.log import encode
 from sao_gym.soak.declared import Case
@@ -34,6 +41,7 @@ class Played:
     events: int = 0
     rollouts: int = 0
     faults: int = 0
+    """Told as such, and rollouts that failed."""
     resumes: int = 0
 
     def __add__(self, other: Played) -> Played:
@@ -96,7 +104,7 @@ def play(case: Case) -> Played:
         runs=1,
         events=len(whole.history),
         rollouts=_count(whole, RolloutStarted),
-        faults=_count(whole, FaultHandled),
+        faults=_count(whole, FaultHandled) + _count(whole, RolloutFailed),
         resumes=resumes,
     )
 
