@@ -7,7 +7,9 @@ library does wrong is a bug.
 from __future__ import annotations
 
 import contextlib
+import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +28,8 @@ class Step:
     truncated: bool = False
     retry: bool = False
     """`info["retry"]`: the action was wrong and another may be tried."""
+    record: Mapping[str, Any] | None = None
+    """`info["record"]`: what the environment leaves in the log, as JSON-like data."""
 
 
 class _Broken(Exception):
@@ -61,6 +65,7 @@ def step(env: TextEnv, action: str, concept: Concept | None = None) -> Step | Fa
         value = _number(reward)
         if concept is not None:
             _check_concept(info, concept)
+        _check_record(info.get("record"))
     except _Broken as error:
         return Failed("contract", str(error))
     except MachineryError as error:
@@ -68,7 +73,8 @@ def step(env: TextEnv, action: str, concept: Concept | None = None) -> Step | Fa
     except Exception as error:
         return Failed("environment", f"step: {_line(error)}")
     retry = bool(info.get("retry", False))
-    return Step(observation, value, bool(terminated), bool(truncated), retry)
+    record = info.get("record")
+    return Step(observation, value, bool(terminated), bool(truncated), retry, record)
 
 
 def close(env: TextEnv) -> None:
@@ -124,6 +130,18 @@ def _check_observation(observation: object) -> None:
             observation.encode()
         except UnicodeEncodeError as error:
             raise _Broken(f"observation is not valid Unicode: {error.reason}") from None
+
+
+def _check_record(record: object) -> None:
+    """An environment's record must be JSON, now and not when the log is written."""
+    if record is None:
+        return
+    if not isinstance(record, dict):
+        raise _Broken(f'info["record"] is {type(record).__name__}, not a dict')
+    try:
+        json.dumps(record, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise _Broken(f'info["record"] is no JSON: {error}') from None
 
 
 def _check_concept(info: dict[str, Any], concept: Concept) -> None:

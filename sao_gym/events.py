@@ -72,6 +72,8 @@ class EnvironmentStepped:
     truncated: bool
     seconds: float
     """How long it took."""
+    record: Mapping[str, Any] | None = None
+    """What the environment leaves for a reader of the log (`info["record"]`), if anything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,8 +210,11 @@ def to_record(time: float, event: Event) -> dict[str, Any]:
 
 def _body(event: Event) -> dict[str, Any]:
     match event:
-        case EnvironmentStepped():
-            return _fields(event)
+        case EnvironmentStepped(record=record):
+            body = _fields(event)
+            if record is None:
+                del body["record"]
+            return body
         case TurnSampled(completion=completion):
             return _fields(completion)
         case RolloutFinished(trajectory=trajectory):

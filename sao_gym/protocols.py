@@ -1,8 +1,9 @@
 """The seams. A plug-in is a plain class that fits one of these; nothing is inherited.
 
 An **environment** is a `gymnasium.Env` with `Text` spaces. The concept's parameters arrive through
-`reset(seed=, options={"concept": {...}})` and are read back from `info["concept"]`. What it may
-offer besides stands in `ReferenceSolver`, `LiveConcept` and `LateReward`.
+`reset(seed=, options={"concept": {...}})` and are read back from `info["concept"]`. From `step`
+`info["record"]`, a JSON-like dict, is kept in the log as it is. What it may offer besides stands in
+`ReferenceSolver`, `LiveConcept`, `LateReward` and `Restorable`.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     Sandbox --start(spec)--> Box --run, put, get--> ... --close--> nothing is left
 
-Three kinds: `docker` (a container), `bubblewrap` (namespaces, no daemon), `process` (no isolation,
-for trusted tests only). They do the same for a well-behaved command; the suite `check sandbox`
-holds each to what it promises.
+Three kinds: `docker` (a container), `bubblewrap` (namespaces, no daemon) and `process` (no isolation:
+for trusted tests only). They do the same for a well-behaved command; the suite `check sandbox` holds
+each to what it promises.
 """
 
 from __future__ import annotations

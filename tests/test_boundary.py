@@ -7,6 +7,7 @@ import pytest
 from sao_gym import boundary
 from sao_gym.boundary import Step
 from sao_gym.doubles import ScriptedEnvironment
+from sao_gym.errors import MachineryError
 from sao_gym.types import Concept, Failed, Task
 
 TASK = Task(index=0, seed=0)
@@ -93,3 +94,40 @@ def test_a_late_score_is_a_finite_number():
     assert boundary.score(Scores(), Concept(id="B", params={"value": 0.25})) == 0.25
     failed = boundary.score(Scores(), Concept(id="B", params={"value": float("inf")}))
     assert isinstance(failed, Failed)
+
+
+class Recording(ScriptedEnvironment):
+    def __init__(self, record):
+        super().__init__(turns=1)
+        self.record = record
+
+    def step(self, action):
+        *rest, info = super().step(action)
+        return *rest, {**info, "record": self.record}
+
+
+def test_what_an_environment_leaves_for_the_log_is_carried_as_it_is():
+    env = Recording({"patch": {"a": "eA=="}, "n": [1, None]})
+    boundary.reset(env, TASK, A)
+    assert boundary.step(env, "a").record == {"patch": {"a": "eA=="}, "n": [1, None]}
+
+
+@pytest.mark.parametrize("record", [["a"], {"x": object()}, {"x": float("nan")}])
+def test_a_record_that_is_no_json_breaks_the_contract(record):
+    env = Recording(record)
+    boundary.reset(env, TASK, A)
+    failed = boundary.step(env, "a")
+    assert failed.kind == "contract"
+    assert 'info["record"]' in failed.detail
+
+
+class OutOfMachinery(ScriptedEnvironment):
+    def step(self, action):
+        raise MachineryError("engine", "no answer from the engine")
+
+
+def test_broken_machinery_fails_with_its_own_kind():
+    env = OutOfMachinery()
+    boundary.reset(env, TASK, A)
+    failed = boundary.step(env, "a")
+    assert failed == Failed("engine", "MachineryError: no answer from the engine")

@@ -10,7 +10,7 @@ from scripted import A, B, simulate, timeline
 
 from sao_gym.doubles import ScriptedEnvironment
 from sao_gym.events import CheckpointTaken, to_record
-from sao_gym.faults import FaultRule, Faults
+from sao_gym.faults import FaultRule, Faults, Patience
 
 WORLD = (A | {"length": 20}, {"drift": {"kind": "abrupt"}}, B)
 
@@ -61,6 +61,7 @@ def test_every_checkpoint_continues_the_same_run(
         "publish": publish,
         "evaluate_every": evaluate_every,
         "faults": Faults([FaultRule(kind="engine_dies", rate=dies)] if dies else [], seed=seed),
+        "patience": Patience(retries=50, backoff=0.1),
     }
     whole = list(simulate(checkpoint_every=1, **parts))
     taken = [i for i, (_, event) in enumerate(whole) if isinstance(event, CheckpointTaken)]

@@ -30,7 +30,7 @@ def attempts(
     faults: Faults, patience: Patience, fault: FaultKind, key: int, *, begin: float, lost: float
 ) -> Attempts:
     """The first attempt begins at `begin`; one that fails takes `lost` seconds, a pause follows."""
-    told = []
+    told: list[tuple[float, FaultHandled]] = []
     for attempt in range(patience.retries + 1):
         if faults.struck(fault, key, attempt) is None:
             return Attempts(begin, told, (math.inf, ""))
@@ -135,4 +135,5 @@ def answered(
         terminated=answer.terminated,
         truncated=answer.truncated,
         seconds=seconds,
+        record=answer.record,
     )

@@ -1,8 +1,8 @@
 """A repository task and a verdict on a fix, as values.
 
-    RepoTask: the tree an agent is given, what is wrong with it, and how a fix is judged
-    Patch (sao_gym.tree): what the agent made of it
-    Verdict: which of the expected tests passed, in a fresh box
+RepoTask: the tree an agent is given, what is wrong with it, and how a fix is judged
+Patch (sao_gym.tree): what the agent made of it
+Verdict: which of the expected tests passed, in a fresh box
 """
 
 from __future__ import annotations

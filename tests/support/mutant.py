@@ -13,12 +13,23 @@ from pathlib import Path
 
 import pytest
 
-PRELOADED = ("gymnasium", "numpy", "pydantic", "pytest", "scipy.stats", "torch", "transformers",
-             "transformers.models.auto.modeling_auto",
-             "transformers.models.gemma2.modeling_gemma2",
-             "transformers.models.gpt2.modeling_gpt2",
-             "transformers.models.llama.modeling_llama",
-             "transformers.models.qwen3.modeling_qwen3")  # fmt: skip
+PRELOADED = (
+    "anyio.pytest_plugin",
+    "gymnasium",
+    "hypothesis.strategies",
+    "numpy",
+    "orjson",
+    "pydantic",
+    "pytest",
+    "scipy.stats",
+    "torch",
+    "transformers.models.auto.modeling_auto",
+    "transformers.models.gemma2.modeling_gemma2",
+    "transformers.models.gpt2.modeling_gpt2",
+    "transformers.models.llama.modeling_llama",
+    "transformers.models.qwen3.modeling_qwen3",
+    "yaml",
+)
 
 
 class Outcomes:
@@ -47,7 +58,7 @@ def run_tests(root: Path, tree: Path, tests: list[str], answer: Path) -> None:
     os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(tree / ".hypothesis")
     sys.dont_write_bytecode = True
     outcomes = Outcomes()
-    # what was imported before (anyio, by transformers) cannot have its assertions rewritten
+    # what was imported before cannot have its assertions rewritten
     quiet = ["-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
     code = pytest.main([*quiet, *tests], plugins=[outcomes])
     ours = [module for name, module in sys.modules.items() if name.split(".")[0] == "sao_gym"]
