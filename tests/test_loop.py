@@ -17,6 +17,7 @@ from sao_gym.events import (
     Evaluated,
     PolicyPublished,
     RolloutFailed,
+    RolloutFinished,
     RolloutStarted,
     TurnSampled,
     UpdateFinished,
@@ -77,6 +78,25 @@ def test_the_bound_is_reached_and_not_passed():
         assert max(lags) == bound
 
 
+def test_lag_is_counted_from_the_learner_not_from_what_is_published():
+    """With slow publishes the learner is ahead of the published version when it takes a batch."""
+    history = list(simulate(slots=32, publish=4.0, rollouts=200))
+    sampled: dict[int, list[int]] = {}
+    published, ahead = 0, 0
+    for _, event in history:
+        match event:
+            case PolicyPublished(version=version):
+                published = version
+            case TurnSampled(completion=done):
+                sampled.setdefault(done.rollout, []).append(done.versions[0].version)
+            case UpdateFinished(version=version, rollouts=batch):
+                lags = [version - 1 - old for rollout in batch for old in sampled[rollout]]
+                assert event.lag_max == max(lags)
+                assert event.lag_mean == pytest.approx(sum(lags) / len(lags))
+                ahead += published < version - 1
+    assert ahead > 5
+
+
 def test_lag_zero_is_synchronous():
     """Nothing starts while a batch is being made or trained on; nothing is ever dropped."""
     history = list(simulate(slots=64, max_lag=0, rollouts=40, publish=0.5))
@@ -104,6 +124,19 @@ def test_weights_load_when_the_publish_is_handled_and_not_before():
         if version:
             assert first >= published_at[version]
             assert published_at[version] >= finished_at[version] + 7.0 - 1e-9
+
+
+def test_at_one_instant_a_publish_comes_before_the_tick():
+    """Durations are halves, so that instants coincide to the bit."""
+    history = list(simulate(sigma=0.0, decode=0.5, update=1.0, publish=0.5, rollouts=200))
+    published = {t: e.version for t, e in history if isinstance(e, PolicyPublished)}
+    together = [
+        (event.completion.versions[0].version, published[t])
+        for t, event in history
+        if isinstance(event, TurnSampled) and t in published
+    ]
+    assert len(together) > 10
+    assert all(sampled == version for sampled, version in together)
 
 
 def test_golden():

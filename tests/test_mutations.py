@@ -68,7 +68,7 @@ def plant(patch: Path, tree: Path) -> None:
     if done.returncode:
         pytest.fail(
             f"{patch.name} does not apply any more: the lines around it have changed. Plant its "
-            f"bug ({header(patch, 'bug')}) anew, as tests/mutations/README.md says.\n{done.stderr}"
+            f"bug anew, as tests/mutations/README.md says: {header(patch, 'bug')[0]}\n{done.stderr}"
         )
 
 
@@ -107,6 +107,6 @@ def test_a_planted_bug_is_caught(patch, tmp_path):
     copy_library(tmp_path / "tree")
     plant(patch, tmp_path / "tree")
     answer = ask(tmp_path / "tree", names, tmp_path / "answer.json")
+    blind = [name for name in names if "failed" not in answer.of(name)]
+    assert blind == [], f"these tests do not see: {header(patch, 'bug')[0]}\n{answer.printed}"
     assert answer.code == pytest.ExitCode.TESTS_FAILED, answer.printed
-    survived = [name for name in names if "failed" not in answer.of(name)]
-    assert survived == [], f"{header(patch, 'bug')[0]} These tests do not see it.\n{answer.printed}"

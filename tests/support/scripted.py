@@ -21,6 +21,7 @@ PARTS = (
     "make_environment",
     "agent",
     "sigma",
+    "decode",
     "update",
     "publish",
     "evaluate_every",
