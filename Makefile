@@ -39,6 +39,7 @@ tree: $(VENV)/.dev
 	@rm -rf build
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	    --no-deps --no-build-isolation --no-compile --target build/tree .
+	@rm -rf *.egg-info  # in a checkout it would hide the entry points that are installed
 
 types: tree
 	@cd build/tree && ../../$(BIN)/mypy --config-file ../../pyproject.toml \

@@ -206,7 +206,7 @@ def check(scenario: Scenario) -> None:
 
 def list_plugins(*, as_json: bool) -> None:
     """What is installed, by kind. Imports none of it."""
-    kinds: tuple[registry.Kind, ...] = ("scenarios", "envs", "agents", "learners")
+    kinds: tuple[registry.Kind, ...] = ("scenarios", "envs", "agents", "learners", "tasks")
     found = {kind: {n: e.value for n, e in registry.available(kind).items()} for kind in kinds}
     if as_json:
         print(json.dumps(found, indent=2))

@@ -2,7 +2,7 @@
 
 A name stands in an entry-point group of an installed distribution, ours or anybody's:
 
-    [project.entry-points."sao_gym.envs"]          also .agents, .learners
+    [project.entry-points."sao_gym.envs"]          also .agents, .learners, .tasks
     maze = "my_package.maze:Maze"
 
 or it is an import path, `my_package.maze:Maze`, which needs no installation. Scenario files come by
@@ -34,9 +34,15 @@ from pydantic_core import PydanticSerializationError
 from sao_gym.errors import InputError, suggestion
 from sao_gym.validation import parse_strictly
 
-Kind: TypeAlias = Literal["envs", "agents", "learners", "scenarios"]
+Kind: TypeAlias = Literal["envs", "agents", "learners", "scenarios", "tasks"]
 
-_NOUNS = {"envs": "environment", "agents": "agent", "learners": "learner", "scenarios": "scenario"}
+_NOUNS = {
+    "envs": "environment",
+    "agents": "agent",
+    "learners": "learner",
+    "scenarios": "scenario",
+    "tasks": "task set",
+}
 
 
 @functools.cache

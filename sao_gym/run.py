@@ -3,15 +3,18 @@
     scenario [NAME|FILE]   run it (default: the default drift scenario)
     describe [NAME|FILE]   its timeline and realised counts; nothing is run
     check FILE             is it valid?
+    check sandbox|grader   does what they promise hold on this machine, with this image?
     list                   scenarios, environments, agents, learners
     report DIR             make the report of a run again
     replay DIR|FILE        do it again and compare
+    tasks import|check     repository tasks: make them from elsewhere, admit or quarantine them
+    regrade RUN            judge the fixes of a run again, in fresh boxes
     soak                   simulate many random runs; each must keep every promise
 
-Exit codes: 0 done, 1 a bug, 2 wrong input (nothing was written), 3 too many rollouts failed,
-4 stalled, 5 the run broke, 6 a replay differs, 7 a simulated run broke a promise, 130 interrupted
-(`scenario --resume` goes on). Errors are one line; `--debug` shows the traceback. Heavy imports
-happen inside commands, so `--help` is instant.
+Exit codes: 0 done, 1 a bug (or a case of `check sandbox|grader` failed), 2 wrong input (nothing was
+written), 3 too many rollouts failed, 4 stalled, 5 the run broke, 6 a replay differs, 7 a simulated
+run broke a promise, 130 interrupted (`scenario --resume` goes on). Errors are one line; `--debug`
+shows the traceback. Heavy imports happen inside commands, so `--help` is instant.
 """
 
 from __future__ import annotations
@@ -19,12 +22,15 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from sao_gym import __version__
+from sao_gym import __version__, tasks_cli
 from sao_gym.errors import SaoGymError
+
+if TYPE_CHECKING:
+    from sao_gym.sandboxes import Kind
 
 SCENARIO = "scenario.yaml"
 
@@ -140,10 +146,32 @@ def describe(
 
 @main.command()
 @_scenario_options
+@click.option(
+    "--kind",
+    type=click.Choice(["auto", "docker", "bubblewrap", "process"]),
+    help="Of `check sandbox` and `check grader`. Default: auto.",
+)
+@click.option("--image", help="The container image they use. Default: base.")
 def check(
-    name: str | None, learner: str | None, seed: int | None, overrides: tuple[str, ...]
+    name: str | None,
+    learner: str | None,
+    seed: int | None,
+    overrides: tuple[str, ...],
+    kind: Kind | None,
+    image: str | None,
 ) -> None:
-    """Check a scenario file, its plug-ins and how they fit together."""
+    """Check a scenario file, its plug-ins and how they fit together.
+
+    `check sandbox` and `check grader` run the public cases of those instead.
+    """
+    if name in ("sandbox", "grader"):
+        from sao_gym import conformance
+
+        if learner or seed is not None or overrides:
+            raise click.UsageError(f"`check {name}` takes only --kind and --image")
+        sys.exit(conformance.check(name, kind=kind or "auto", image=image or "base"))
+    if kind or image:
+        raise click.UsageError("--kind and --image belong to `check sandbox` and `check grader`")
     from sao_gym import commands
 
     commands.check(commands.load(name, learner, seed, overrides))
@@ -187,6 +215,10 @@ def soak(runs: int | None, minutes: float | None, seed: int, out: str | None) ->
     from sao_gym.soak import driver
 
     driver.soak(runs=runs, minutes=minutes, seed=seed, out=out)
+
+
+main.add_command(tasks_cli.tasks)
+main.add_command(tasks_cli.regrade)
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 
     Sandbox --start(spec)--> Box --run, put, get--> ... --close--> nothing is left
 
-Three kinds: `docker` (a container), `bubblewrap` (namespaces, no daemon) and `process` (no isolation:
-for trusted tests only). They do the same for a well-behaved command; the suite `check sandbox` holds
-each to what it promises.
+There are three kinds: `docker` (a container), `bubblewrap` (namespaces, no daemon) and `process`
+(no isolation: for trusted tests only). They do the same for a well-behaved command; the suite
+`check sandbox` holds each to what it promises.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Protocol
 
 from sao_gym.tree import Entry, Tree
 
-WORK = "/work"
+WORK = "/box"
 """The folder of a box that commands may write to, and where they start."""
 
 
@@ -28,7 +28,8 @@ class BoxLimits:
     cpus: float = 1.0
     processes: int = 128
     disk: int = 256 << 20
-    """Bytes that may be written, in `WORK` and `/tmp` together."""
+    """Bytes that may be written, in `WORK` and `/tmp` together. In docker and bubblewrap they lie in
+    memory and count there too."""
     output: int = 1 << 20
     """Bytes of output that are kept of one command; the rest is dropped, with a marker."""
 

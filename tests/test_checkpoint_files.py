@@ -191,9 +191,12 @@ def test_drafts_of_a_killed_process_are_swept(tmp_path, scenario):
 
 
 def test_a_full_disk_under_the_log_ends_the_run_with_one_line(tmp_path, scenario):
-    with open_run(tmp_path / "run", scenario) as recorder:
+    with (
+        open_run(tmp_path / "run", scenario) as recorder,
+        open("/dev/full", "wb", buffering=0) as full,
+    ):
         recorder._events.close()
-        recorder._events = open("/dev/full", "wb", buffering=0)
+        recorder._events = full
         with pytest.raises(RunError, match="cannot be written .No space left.*--resume"):
             recorder.write(0.0, RolloutDropped(rollout=1, reason="stale", lag=1))
 

@@ -103,7 +103,8 @@ def test_stopped_twice_it_ends_at_once(tmp_path):
     )
     running = start(
         "scenario", TINY, "--out", "run", *QUIET,
-        "--set", "environment={name: 'stuck:digit'}", "--set", "agent={name: answer, params: {max_new_tokens: 1}}",
+        "--set", "environment={name: 'stuck:digit'}",
+        "--set", "agent={name: answer, params: {max_new_tokens: 1}}",
         "--set", "timeline.segments=[{concept: {id: A}, length: 1000}]",
         "--set", "evaluation.every=null", cwd=tmp_path,
     )  # fmt: skip
@@ -208,7 +209,8 @@ def test_an_environment_that_never_returns_is_named_and_the_process_ends(tmp_pat
     )
     done = finish(
         "scenario", TINY, "--out", "run", *QUIET,
-        "--set", "environment={name: 'stuck:digit'}", "--set", "agent={name: answer, params: {max_new_tokens: 1}}",
+        "--set", "environment={name: 'stuck:digit'}",
+        "--set", "agent={name: answer, params: {max_new_tokens: 1}}",
         "--set", "timeline.segments=[{concept: {id: A}, length: 1000}]",
         "--set", "evaluation.every=null", "--set", "failures.watchdog=3",
         "--set", "failures.environment_timeout=3",
