@@ -40,7 +40,6 @@ class Acting:
     context: int
     """Tokens the policy can attend over."""
     open: dict[int, OpenRollout] = field(default_factory=dict)
-    _kept: dict[int, Any] = field(default_factory=dict)
 
     def start(self, event: RolloutStarted) -> None:
         """Give a new rollout its environment; it begins when `event` is handled."""
@@ -136,22 +135,25 @@ class Acting:
             saved[number] = (rollout.state_dict(), kept)
         return saved
 
-    def load_state_dict(self, state: dict[int, Any]) -> None:
-        for number, (saved, kept) in state.items():
-            self.open[number] = OpenRollout(env=self.environments.take(), **saved)
-            self._kept[number] = kept
+    def rebuild(
+        self, state: dict[int, Any], unanswered: Sequence[int]
+    ) -> tuple[dict[int, EnvironmentCall], list[RolloutFailed]]:
+        """Open the rollouts again, their environments where the old ones stood.
 
-    def rebuild(self, unanswered: Sequence[int]) -> dict[int, EnvironmentCall]:
-        """Bring the new environments to where the old ones stood.
-
-        Returns the last calls of the `unanswered` rollouts, which are to be made again.
+        Returns the last calls of the `unanswered` rollouts, which are to be made again, and those
+        rollouts whose environment could not be brought back: that fails them, not the run.
         """
-        for number, rollout in self.open.items():
-            kept = self._kept.pop(number, None)
+        lost = []
+        for number, (saved, kept) in state.items():
+            rollout = OpenRollout(env=self.environments.take(), **saved)
+            self.open[number] = rollout
             if rollout.begun and not rollout.over:
                 asked = number in unanswered
-                episode.restore(rollout, self.agent, kept, asked=asked, name=number)
-        return {number: self.open[number].call() for number in unanswered}
+                failure = episode.restore(rollout, self.agent, kept, asked=asked, name=number)
+                if failure is not None:
+                    rollout.over = True
+                    lost.append(RolloutFailed(rollout=number, failure=failure))
+        return {number: self.open[number].call() for number in unanswered}, lost
 
     def _finish(self, number: int, outcome: Terminated | Truncated) -> None:
         rollout = self.open[number]

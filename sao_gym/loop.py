@@ -375,7 +375,6 @@ class _Loop:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that is not built anew from the scenario. No update may be under way."""
-        assert not self.training
         executor = self.executor.state_dict()
         acting = self.acting.state_dict(busy=executor["unanswered"])
         return (
@@ -390,9 +389,10 @@ class _Loop:
             setattr(self, name, state[name])
         for name in _PARTS:
             getattr(self, name).load_state_dict(state[name])
-        self.acting.load_state_dict(state["acting"])
-        calls = self.acting.rebuild(state["executor"]["unanswered"])
+        calls, lost = self.acting.rebuild(state["acting"], state["executor"]["unanswered"])
         self.executor.load_state_dict(state["executor"], calls)
+        for failed in lost:
+            self.executor.emit(failed)
         self.undecided = True
 
 

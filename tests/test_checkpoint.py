@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from scripted import A, B, simulate, timeline
+from scripted import A, B, fates, of, simulate, timeline
 
-from sao_gym.doubles import ScriptedEnvironment
-from sao_gym.events import CheckpointTaken, to_record
+from sao_gym.doubles import ScriptedAgent, ScriptedEnvironment
+from sao_gym.errors import MachineryError, RunError
+from sao_gym.events import (
+    CheckpointTaken,
+    RolloutFailed,
+    RolloutFinished,
+    RolloutStarted,
+    to_record,
+)
 from sao_gym.faults import FaultRule, Faults, Patience
 
 WORLD = (A | {"length": 20}, {"drift": {"kind": "abrupt"}}, B)
@@ -68,3 +76,46 @@ def test_every_checkpoint_continues_the_same_run(
     for at in taken[:: max(1, len(taken) // 3)]:
         rest = resumed(whole[at][1].state, checkpoint_every=1, **parts)
         assert lines(whole[at + 1 :]) == lines(rest)
+
+
+class Fickle(ScriptedEnvironment):
+    """From some moment on, what is set up anew breaks, or shows something else."""
+
+    broken = ""
+
+    def reset(self, *, seed=None, options=None):
+        if self.broken == "machinery":
+            raise MachineryError("engine", "no box to be had")
+        observation, info = super().reset(seed=seed, options=options)
+        return ("oo" if self.broken == "other" else observation), info
+
+
+class Literal(ScriptedAgent):
+    def begin(self, observation):
+        return (1,) * len(observation)
+
+
+def cut(monkeypatch, how):
+    """A run cut at a checkpoint with open rollouts; environments then fail in this way."""
+    parts = {"make_environment": Fickle, "agent": Literal(), "stop_above": 1.0}
+    whole = list(simulate(checkpoint_every=3, **parts))
+    at = next(i for i, (_, e) in enumerate(whole) if isinstance(e, CheckpointTaken))
+    monkeypatch.setattr(Fickle, "broken", how)
+    return whole[: at + 1], resumed(whole[at][1].state, rollouts=12, **parts)
+
+
+def test_an_environment_that_cannot_be_brought_back_fails_its_rollout(monkeypatch):
+    before, after = cut(monkeypatch, "machinery")
+    started = {e.rollout for e in of(before, RolloutStarted)}
+    still_open = started - {e.trajectory.rollout for e in of(before, RolloutFinished)}
+    failed = {e.rollout: e.failure.kind for e in of(after, RolloutFailed)}
+    assert still_open
+    assert still_open <= set(failed)
+    assert set(failed.values()) == {"engine"}
+    ends = [rollout for rollout, _ in fates(before + after)]
+    assert sorted(ends) == sorted(started | {e.rollout for e in of(after, RolloutStarted)})
+
+
+def test_a_replay_that_shows_something_else_is_an_error(monkeypatch):
+    with pytest.raises(RunError, match="replaying its actions gave another answer at turn 0"):
+        cut(monkeypatch, "other")
