@@ -28,8 +28,8 @@ class BoxLimits:
     cpus: float = 1.0
     processes: int = 128
     disk: int = 256 << 20
-    """Bytes that may be written, in `WORK` and `/tmp` together. In docker and bubblewrap they lie in
-    memory and count there too."""
+    """Bytes that may be written, in `WORK` and `/tmp` together. In docker and bubblewrap they lie
+    in memory and count there too."""
     output: int = 1 << 20
     """Bytes of output that are kept of one command; the rest is dropped, with a marker."""
 

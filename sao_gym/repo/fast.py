@@ -23,7 +23,6 @@ import shutil
 import struct
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from functools import cache
@@ -37,6 +36,7 @@ from sao_gym.repo.carry import carry
 from sao_gym.repo.grade import plan_of, source, verdict
 from sao_gym.repo.task import RepoTask, Verdict
 from sao_gym.sandbox import WORK
+from sao_gym.sandboxes import owner
 from sao_gym.tree import Patch, Tree
 
 PER_SERVER = 2000
@@ -119,7 +119,7 @@ class _Server:
 
     def __init__(self, *, isolated: bool) -> None:
         self.used, self.late, self.broken = 0, False, False
-        self._folder = tempfile.mkdtemp(prefix="sao-gym-grader-")
+        self._folder = owner.folder()
         command = _command(self._folder, isolated)
         try:
             self._process = subprocess.Popen(

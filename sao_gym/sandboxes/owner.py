@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
+FOLDER = "sao-gym-box-"
+"""Begin of the names of temporary folders."""
 MARK = "sao-gym-owner="
 """Stands in front of an owner in command lines and environments."""
 
@@ -33,6 +37,13 @@ def me() -> Owner:
     """This process, now."""
     pid = os.getpid()
     return Owner(pid, _started(pid) or 0, _boot(), _space(), int(time.time()))
+
+
+def folder() -> str:
+    """A new temporary folder that the reaper removes when this process is dead."""
+    made = tempfile.mkdtemp(prefix=FOLDER)
+    (Path(made) / "owner").write_text(me().text())
+    return made
 
 
 def parse(text: str) -> Owner | None:

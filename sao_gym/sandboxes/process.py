@@ -13,7 +13,6 @@ import os
 import shutil
 import signal
 import sys
-import tempfile
 import time
 from functools import partial
 
@@ -23,7 +22,6 @@ from sao_gym.sandboxes import owner
 from sao_gym.sandboxes.box import ENVIRONMENT, Boxes, SupervisedBox, source
 from sao_gym.sandboxes.local import LocalLink
 
-FOLDER = "sao-gym-box-"
 """What the names of temporary folders begin with; the file `owner` in them says whose they are."""
 
 
@@ -45,9 +43,7 @@ class ProcessSandbox:
                 "image", f"the process sandbox has no images, only `base`: {spec.image!r}"
             )
         mine = owner.me().text()
-        folder = tempfile.mkdtemp(prefix=FOLDER)
-        with open(os.path.join(folder, "owner"), "w") as file:
-            file.write(mine)
+        folder = owner.folder()
         for name in ("work", "tmp"):
             os.mkdir(os.path.join(folder, name))
         config = {"owner": owner.MARK + mine, "rlimits": _rlimits(spec)}

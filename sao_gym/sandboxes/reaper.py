@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sao_gym.sandboxes import cgroups, owner
-from sao_gym.sandboxes.process import FOLDER
 
 MAX_AGE = 24 * 3600.0
 """Seconds; a box that is older goes although its owner lives."""
@@ -64,7 +63,7 @@ def _processes() -> Iterator[tuple[int, str]]:
 
 
 def _folders() -> Iterator[Path]:
-    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER}*"):
+    for folder in Path(tempfile.gettempdir()).glob(f"{owner.FOLDER}*"):
         with contextlib.suppress(OSError):
             if folder.is_dir() and not folder.is_symlink() and folder.stat().st_uid == os.geteuid():
                 yield folder

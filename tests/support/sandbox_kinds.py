@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sao_gym.sandboxes import base_image, bubblewrap, cgroups, docker, process, reaper
+from sao_gym.sandboxes import base_image, bubblewrap, cgroups, docker, reaper
 
 KINDS = ("process", "bubblewrap", "docker")
 
@@ -39,7 +39,7 @@ def owned_by(pid: int) -> list[str]:
     whose = f"{pid}-"
     found = [f"process {n}" for n, text in reaper._processes() if text.startswith(whose)]
     found += [f"group {text}" for text, _ in cgroups.left() if text.startswith(whose)]
-    for folder in Path(tempfile.gettempdir()).glob(f"{process.FOLDER}*"):
+    for folder in Path(tempfile.gettempdir()).glob(f"{owner.FOLDER}*"):
         mark = folder / "owner"
         if mark.is_file() and mark.read_text().startswith(whose):
             found.append(str(folder))
