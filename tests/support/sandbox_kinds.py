@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sao_gym.sandboxes import base_image, bubblewrap, cgroups, docker, reaper
+from sao_gym.sandboxes import base_image, bubblewrap, cgroups, docker, owner, reaper
 
 KINDS = ("process", "bubblewrap", "docker")
 
