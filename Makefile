@@ -1,6 +1,7 @@
 # Everything a checkout needs. `make` alone lists the targets.
 #   PYTHON=...       the interpreter .venv is made from (3.11 or newer)
 #   CONSTRAINTS=...  another constraints file, for example with a CUDA build of torch
+#   JOBS=...         test processes side by side
 #   ARGS=...         passed on to the scenario (demo) or to pytest (test)
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -11,6 +12,7 @@ SHELL := bash
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 CONSTRAINTS ?= constraints.txt
 ARGS ?=
+JOBS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS)
@@ -25,7 +27,7 @@ demo: $(VENV)/.runtime  ## run the default drift scenario and say where its repo
 	@$(BIN)/python -m sao_gym.run scenario $(ARGS)
 
 test: $(VENV)/.dev  ## run the whole test suite
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 lint: style types layers  ## style, format, types and layers
 

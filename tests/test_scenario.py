@@ -374,7 +374,9 @@ def test_builtin_scenarios_load_with_every_arm(folder):
         for arm in scenario.arms:
             assert load_scenario(name, learner=arm).learner.name == arm
         length = Timeline(scenario.timeline).length
-        assert length is not None
+        if length is None:
+            assert scenario.budget.rollouts
+            continue
         if scenario.timeline.clock == "started":
             assert scenario.budget.rollouts == length
 

@@ -158,7 +158,7 @@ def test_the_wheel_lists_every_entry_point(tree: Path, tmp_path: Path) -> None:
     found = json.loads(run("list", "--json", cwd=tmp_path, trees=(tree,)))
     points = PROJECT["project"]["entry-points"]
     assert found == {kind: points[f"sao_gym.{kind}"] for kind in found}
-    assert set(found) == {"scenarios", "envs", "agents", "learners"}
+    assert set(found) == {"scenarios", "envs", "agents", "learners", "tasks"}
 
 
 def test_the_console_script_works(tree: Path, tmp_path: Path) -> None:
@@ -217,6 +217,7 @@ def test_a_plugin_of_somebody_else_is_found(tree: Path, plugin_tree: Path, tmp_p
         "envs": ["parity"],
         "agents": [],
         "learners": ["best_of"],
+        "tasks": [],
     }
 
 
