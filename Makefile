@@ -27,7 +27,7 @@ demo: $(VENV)/.runtime  ## run the default drift scenario and say where its repo
 	@$(BIN)/python -m sao_gym.run scenario $(ARGS)
 
 test: $(VENV)/.dev  ## run the whole test suite
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 lint: style types layers  ## style, format, types and layers
 

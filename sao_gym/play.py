@@ -22,7 +22,7 @@ from sao_gym import plain
 from sao_gym.checkpoint import Checkpoints
 from sao_gym.errors import FailuresError, RunError, SaoGymError
 from sao_gym.executors.trainers import ProcessTrainer
-from sao_gym.protocols import Executor
+from sao_gym.protocols import Executor, TextEnv
 from sao_gym.record import Recorder, check_new, open_run, restart_run, resume_run
 from sao_gym.resume import Continuation, find
 from sao_gym.scenario import Scenario
@@ -87,6 +87,7 @@ def play(
             _recorder(scenario, directory, going_on, resume=resume, live=live) as recorder,
         ):
             say("", 1.0)
+            _tell_isolation(run.world.make_environment(), quiet)
             stop.executor = run.executor
             played = _follow(run, recorder, going_on, quiet=quiet)
     return played
@@ -192,6 +193,13 @@ class _Stop:
         finally:
             for which, former in kept.items():
                 signal.signal(which, former)
+
+
+def _tell_isolation(env: TextEnv, quiet: bool) -> None:
+    """Where an environment runs what nobody trusts, if it tells."""
+    told = getattr(env.unwrapped, "isolation", None)
+    if told and not quiet:
+        Console(stderr=True).print(str(told), style="dim", markup=False, highlight=False)
 
 
 @contextmanager

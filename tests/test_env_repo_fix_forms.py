@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from sao_gym import boundary
@@ -131,6 +134,22 @@ def test_a_sandbox_that_breaks_fails_the_rollout(monkeypatch):
     concept = Concept(id="A", params={"faults": ["operator"]})
     boundary.reset(env, Task(index=0, seed=OPERATOR_SEED), concept)
     assert boundary.step(env, "t") == Failed("engine", "MachineryError: gone")
+
+
+def test_every_warm_process_is_closed():
+    shared = bench.Bench("process")
+    task = family.task_of("operator-lambda-assert-00000001")
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: shared.run(task, task.tree), range(24)))
+    warm = [shared._free.get() for _ in range(2)]
+    folders = [one._folder for one in warm if one is not None]
+    assert folders
+    for one in warm:
+        shared._free.put(one)
+    shared.close()
+    shared.close()
+    assert not any(os.path.exists(folder) for folder in folders)
+    assert all(one._process.poll() is not None for one in warm if one is not None)
 
 
 def test_imported_tasks_are_drawn_and_mended(tmp_path):

@@ -190,6 +190,17 @@ class RepoFix(gym.Env[str, str]):
 
     # -- what else it offers -----------------------------------------------------------------
 
+    @property
+    def isolation(self) -> str:
+        """One line for the user: where tests and commands run."""
+        return self._bench().isolation
+
+    def task(self, name: str) -> RepoTask | None:
+        """The task of an id; None if there is none. For judging recorded fixes again."""
+        if self._stored is None:
+            return family.task_of(name)
+        return next((task for task in self._stored if task.id == name), None)
+
     def reference_action(self) -> str:
         """The right next call: look, mend, run the tests, submit."""
         return self._solver().right()

@@ -23,7 +23,6 @@ import shutil
 import struct
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from dataclasses import replace
@@ -36,6 +35,7 @@ from sao_gym.repo import grade, runner_parent
 from sao_gym.repo.fast import FastGrader, bubblewrap_works
 from sao_gym.repo.task import RepoTask, Verdict
 from sao_gym.sandbox import Box, BoxSpec, Sandbox
+from sao_gym.sandboxes import owner
 from sao_gym.sandboxes.pool import WarmPool
 from sao_gym.tree import Patch, Tree
 
@@ -114,7 +114,7 @@ class Bench:
             MachineryError: the grader broke, not the fix.
         """
         if self._kind == "docker" or task.runner != "functions":
-            return grade.grade(task, patch, sandbox=self._opened())
+            return grade.grade(task, patch, sandbox=self._pooled())
         with self._lock:
             if self._fast is None:
                 self._fast = FastGrader(workers=_WORKERS, isolated=self._isolated())
@@ -126,11 +126,7 @@ class Bench:
         Raises:
             MachineryError: it cannot be had.
         """
-        sandbox = self._opened()
-        with self._lock:
-            if self._pool is None:
-                self._pool = WarmPool(sandbox, BoxSpec(), _WORKERS)
-        return self._pool.start(BoxSpec(image=task.image))
+        return self._pooled().start(BoxSpec(image=task.image))
 
     def close(self) -> None:
         """End what was started; what is needed later is started again."""
@@ -138,8 +134,8 @@ class Bench:
             fast, self._fast = self._fast, None
             sandbox, self._sandbox = self._sandbox, None
             pool, self._pool = self._pool, None
-        for _ in range(_WORKERS):
-            warm = self._free.get()
+        taken = [self._free.get() for _ in range(_WORKERS)]  # waits for runs that are under way
+        for warm in taken:
             if warm is not None:
                 warm.close()
             self._free.put(None)
@@ -163,10 +159,17 @@ class Bench:
                 self._sandbox = open_sandbox(self._kind)
             return self._sandbox
 
+    def _pooled(self) -> WarmPool:
+        sandbox = self._opened()
+        with self._lock:
+            if self._pool is None:
+                self._pool = WarmPool(sandbox, BoxSpec(), _WORKERS)
+            return self._pool
+
     def _boxed(self, task: RepoTask, tree: Tree) -> list[Outcome]:
         seen = {path: entry for path, entry in tree.items() if grade.is_test_file(path)}
         mine = replace(task, tests=seen)
-        answer = grade.run_tests(mine, tree, sandbox=self._opened(), everything=True)
+        answer = grade.run_tests(mine, tree, sandbox=self._pooled(), everything=True)
         outcomes = [
             Outcome(name, bool(row[0]), str(row[1])) for name, row in answer["outcomes"].items()
         ]
@@ -181,7 +184,7 @@ class _Warm:
     """One warm process that runs tests."""
 
     def __init__(self, *, isolated: bool) -> None:
-        self._folder = tempfile.mkdtemp(prefix="sao-gym-tests-")
+        self._folder = owner.folder()
         for module in (runner_parent, runner):
             name = f"{module.__name__.rpartition('.')[2]}.py"
             (Path(self._folder) / name).write_bytes(grade.source(module))
