@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 import sys
 import tarfile
@@ -21,7 +22,8 @@ from sao_gym.repo.swe import harness, judge, spec_of
 from sao_gym.run import main
 from sao_gym.tree import Patch
 
-IMAGE = "sao-gym-test/toy:latest"
+IMAGE = f"sao-gym-test/toy{os.environ.get('PYTEST_XDIST_WORKER', '')}:latest"
+"""One for each test process: whoever made it removes it."""
 GOLD = """diff --git a/size/core.py b/size/core.py
 --- a/size/core.py
 +++ b/size/core.py
