@@ -41,11 +41,20 @@ def unusable() -> str | None:
     except ImportError:
         return "the Docker SDK is not installed (pip install 'sao-gym[repo]')"
     try:
+        _knock(docker.utils.parse_host(os.environ.get("DOCKER_HOST")))
         with contextlib.closing(docker.APIClient(timeout=5, version="auto")) as client:
             client.ping()
     except (docker.errors.DockerException, OSError) as error:
         return f"no Docker engine answers ({_line(error)})"
     return None
+
+
+def _knock(host: str) -> None:
+    """Raise OSError if nobody listens at a local socket: the SDK would leave its own one open."""
+    scheme, _, path = host.partition("://")
+    if scheme == "http+unix":
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.connect(path)
 
 
 class DockerSandbox:
