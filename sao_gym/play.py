@@ -87,7 +87,8 @@ def play(
             _recorder(scenario, directory, going_on, resume=resume, live=live) as recorder,
         ):
             say("", 1.0)
-            _tell_isolation(run.world.make_environment(), quiet)
+            if not quiet:
+                _tell_isolation(run.world.make_environment())
             stop.executor = run.executor
             played = _follow(run, recorder, going_on, quiet=quiet)
     return played
@@ -195,10 +196,10 @@ class _Stop:
                 signal.signal(which, former)
 
 
-def _tell_isolation(env: TextEnv, quiet: bool) -> None:
+def _tell_isolation(env: TextEnv) -> None:
     """Where an environment runs what nobody trusts, if it tells."""
     told = getattr(env.unwrapped, "isolation", None)
-    if told and not quiet:
+    if told:
         Console(stderr=True).print(str(told), style="dim", markup=False, highlight=False)
 
 

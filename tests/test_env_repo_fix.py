@@ -264,7 +264,7 @@ def test_processes_end_with_the_one_that_started_them():
         + (
             "shared = bench.shared_bench('auto')\n"
             "warm = shared._free.get()\n"
-            "print(warm._process.pid, warm._folder)\n"
+            "print(warm._process.pid, warm._process.folder)\n"
             "shared._free.put(warm)\n"
         )
     )

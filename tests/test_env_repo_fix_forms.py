@@ -142,14 +142,14 @@ def test_every_warm_process_is_closed():
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: shared.run(task, task.tree), range(24)))
     warm = [shared._free.get() for _ in range(2)]
-    folders = [one._folder for one in warm if one is not None]
+    folders = [one._process.folder for one in warm if one is not None]
     assert folders
     for one in warm:
         shared._free.put(one)
     shared.close()
     shared.close()
     assert not any(os.path.exists(folder) for folder in folders)
-    assert all(one._process.poll() is not None for one in warm if one is not None)
+    assert all(not one._process.alive for one in warm if one is not None)
 
 
 def test_imported_tasks_are_drawn_and_mended(tmp_path):

@@ -13,18 +13,11 @@ process.
 from __future__ import annotations
 
 import atexit
-import base64
-import contextlib
-import json
 import os
 import queue
-import select
 import shutil
-import struct
-import subprocess
 import sys
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -34,6 +27,7 @@ from sao_gym.errors import MachineryError
 from sao_gym.repo import grade, runner_parent
 from sao_gym.repo.fast import FastGrader, bubblewrap_works
 from sao_gym.repo.task import RepoTask, Verdict
+from sao_gym.repo.warm import WarmProcess
 from sao_gym.sandbox import Box, BoxSpec, Sandbox
 from sao_gym.sandboxes import owner
 from sao_gym.sandboxes.pool import WarmPool
@@ -42,7 +36,6 @@ from sao_gym.tree import Patch, Tree
 Kind: TypeAlias = Literal["auto", "docker", "bubblewrap", "process"]
 
 _WORKERS = 2
-_GRACE = 5.0
 _WRAP = (
     *("bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"),
     *("--ro-bind", "/usr", "/usr", "--symlink", "usr/lib", "/lib"),
@@ -184,69 +177,26 @@ class _Warm:
     """One warm process that runs tests."""
 
     def __init__(self, *, isolated: bool) -> None:
-        self._folder = owner.folder()
+        folder = owner.folder()
         for module in (runner_parent, runner):
             name = f"{module.__name__.rpartition('.')[2]}.py"
-            (Path(self._folder) / name).write_bytes(grade.source(module))
-        self._jobs = 0
+            (Path(folder) / name).write_bytes(grade.source(module))
         try:
-            self._process = subprocess.Popen(
-                _command(self._folder, isolated),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                cwd=self._folder,
-                env={"PATH": os.defpath, "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"},
-                start_new_session=True,
-            )
+            self._process = WarmProcess(_command(folder, isolated), folder)
         except OSError as error:
-            shutil.rmtree(self._folder, ignore_errors=True)
             raise MachineryError("engine", f"the test runner: {error.strerror}") from None
 
     def ask(self, plan: dict[str, Any], tree: Tree) -> dict[str, Any]:
-        self._jobs += 1
-        files = [
-            [path, entry.kind, base64.b64encode(entry.data).decode(), entry.executable]
-            for path, entry in tree.items()
-        ]
-        folder = f"job-{self._jobs}"
-        message = json.dumps(plan | {"folder": folder, "files": files}).encode()
-        deadline = time.monotonic() + plan["seconds"] + _GRACE
-        assert self._process.stdin is not None
         try:
-            self._process.stdin.write(struct.pack(">Q", len(message)) + message)
-            self._process.stdin.flush()
-            (size,) = struct.unpack(">Q", self._read(8, deadline))
-            answer: dict[str, Any] = json.loads(self._read(size, deadline))
+            answer = self._process.ask(plan, tree)
         except (OSError, EOFError) as error:
             raise MachineryError("engine", f"the test runner is gone: {error}") from None
         if "error" in answer or "lost" in answer:
             raise MachineryError("engine", f"the test runner: {answer.get('error', 'lost')}")
         return answer
 
-    def _read(self, size: int, deadline: float) -> bytes:
-        assert self._process.stdout is not None
-        data, source = b"", self._process.stdout.fileno()
-        while len(data) < size:
-            if not select.select([source], [], [], max(0.0, deadline - time.monotonic()))[0]:
-                raise OSError("no answer in time")
-            part = os.read(source, size - len(data))
-            if not part:
-                raise EOFError("it has ended")
-            data += part
-        return data
-
     def close(self) -> None:
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
-        try:
-            self._process.wait(timeout=2)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._process.close()
 
 
 def _command(folder: str, isolated: bool) -> list[str]:

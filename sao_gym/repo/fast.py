@@ -13,17 +13,11 @@ the same patches again in fresh boxes.
 
 from __future__ import annotations
 
-import base64
-import contextlib
-import json
 import os
 import queue
-import select
 import shutil
-import struct
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -35,12 +29,12 @@ from sao_gym.repo import runner_functions, runner_parent
 from sao_gym.repo.carry import carry
 from sao_gym.repo.grade import plan_of, source, verdict
 from sao_gym.repo.task import RepoTask, Verdict
+from sao_gym.repo.warm import WarmProcess
 from sao_gym.sandbox import WORK
 from sao_gym.sandboxes import owner
 from sao_gym.tree import Patch, Tree
 
 PER_SERVER = 2000
-_GRACE = 5.0
 _NOTHING = {"modules": [], "watched": [], "only": [], "seconds": 10.0, "each": 10.0}
 """A plan without tests."""
 
@@ -118,42 +112,26 @@ class _Server:
     """One warm process."""
 
     def __init__(self, *, isolated: bool) -> None:
-        self.used, self.late, self.broken = 0, False, False
-        self._folder = owner.folder()
-        command = _command(self._folder, isolated)
+        self.late, self.broken = False, False
+        folder = owner.folder()
+        command = _command(folder, isolated)
         try:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                cwd=self._folder,
-                env={"PATH": os.defpath, "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"},
-                start_new_session=True,
-            )
+            self._process = WarmProcess(command, folder)
         except OSError as error:
-            shutil.rmtree(self._folder, ignore_errors=True)
             raise MachineryError("engine", f"{command[0]}: {error.strerror}") from None
         # once it answers, a bound file needs its name no more; so a killed owner leaves none
         if isolated and self.ask(_NOTHING, {}) is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._process.remove_folder()
+
+    @property
+    def used(self) -> int:
+        return self._process.asked
 
     def ask(self, plan: dict[str, Any], tree: Tree) -> dict[str, Any] | None:
         """The answer to a plan; None if there is none (`late` tells whether it took too long)."""
-        self.used, self.broken = self.used + 1, True
-        files = [
-            [path, entry.kind, base64.b64encode(entry.data).decode(), entry.executable]
-            for path, entry in tree.items()
-        ]
-        folder = f"job-{self.used}"
-        message = json.dumps(plan | {"folder": folder, "root": folder, "files": files}).encode()
-        deadline = time.monotonic() + plan["seconds"] + _GRACE
-        assert self._process.stdin is not None
+        self.broken = True
         try:
-            self._process.stdin.write(struct.pack(">Q", len(message)) + message)
-            self._process.stdin.flush()
-            (size,) = struct.unpack(">Q", self._read(8, deadline))
-            answer: dict[str, Any] = json.loads(self._read(size, deadline))
+            answer = self._process.ask(plan, tree)
         except TimeoutError:
             self.late = True
             return None
@@ -166,31 +144,10 @@ class _Server:
 
     def usable(self) -> bool:
         """Whether it may be asked again."""
-        return not self.broken and self.used < PER_SERVER and self._process.poll() is None
-
-    def _read(self, size: int, deadline: float) -> bytes:
-        assert self._process.stdout is not None
-        data, source = b"", self._process.stdout.fileno()
-        while len(data) < size:
-            if not select.select([source], [], [], max(0.0, deadline - time.monotonic()))[0]:
-                raise TimeoutError
-            part = os.read(source, size - len(data))
-            if not part:
-                raise EOFError
-            data += part
-        return data
+        return not self.broken and self.used < PER_SERVER and self._process.alive
 
     def close(self) -> None:
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
-        try:
-            self._process.wait(timeout=2)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._process.close()
 
 
 def _close(server: _Server | None) -> None:

@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 from hypothesis import strategies as st
 
-from sao_gym.faults import FaultRule
+from sao_gym.faults import FaultKind, FaultRule
 from sao_gym.latency import Constant, Empirical, Gamma, Latency, LogNormal
 from sao_gym.soak.declared import Bound, Case, World
 
 REAL_IN = 40
 """One case in so many has real parts, which take seconds."""
 
-_FAULTS = (
-    "environment_raises",
-    "environment_garbage",
-    "environment_hangs",
-    "environment_slow",
-    "worker_lost",
-    "engine_dies",
-    "engine_stale",
-    "update_raises",
-    "update_nan",
-    "publish_lost",
-    "publish_late",
-    "disk_full",
-    "clock_jumps",
-)
+_FAULTS: tuple[FaultKind, ...] = get_args(FaultKind)
 _CLOCKS = ("started", "completed", "consumed", "version", "tokens", "seconds")
 _INFLIGHT = ("pin", "live", "abort", "reward_late")
 
