@@ -1,6 +1,7 @@
 """Kill boxes, workers and the run itself at random; afterwards count what is left and what is lost.
 
-    python benchmarks/box_kills.py [--rollouts 1000] [--sandbox bubblewrap|docker] [--seed 0]
+    python benchmarks/box_kills.py [--rollouts 1000] [--sandbox bubblewrap|docker]
+                                   [--boxes warm|fresh] [--seed 0]
 
 A run of `repo-fix` goes on while SIGKILL strikes: every second or two one of the processes or
 containers in which code is run or graded, now and then the run itself, which is then resumed. At
@@ -33,6 +34,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rollouts", type=int, default=1000)
     parser.add_argument("--sandbox", default="bubblewrap", choices=["bubblewrap", "docker"])
+    parser.add_argument("--boxes", default="warm", choices=["warm", "fresh"])
     parser.add_argument("--owner-seconds", type=float, default=20.0)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
@@ -60,6 +62,7 @@ def one_life(given: argparse.Namespace, directory: Path, killed: Counter[str]) -
         *("--out", str(directory), "--quiet", "--no-report"),
         *("--set", f"budget.rollouts={given.rollouts}", "--set", "evaluation.every=null"),
         *("--set", f"environment.params.sandbox={given.sandbox}"),
+        *("--set", f"environment.params.boxes={given.boxes}"),
         *("--set", "failures.stop_above=1.0", "--set", "checkpoint.every=2"),
     ]
     environment = os.environ | {MARK: str(os.getpid())}

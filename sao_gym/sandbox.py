@@ -59,6 +59,22 @@ class Ran:
     seconds: float = 0.0
 
 
+class Held(Protocol):
+    """The two ends of a command that goes on in a box. `deadline`: of `time.monotonic()`.
+
+    Both raise MachineryError: `timeout` if the deadline has passed, `box` if the command has ended.
+    The box is gone then.
+    """
+
+    def send(self, data: bytes, deadline: float) -> None:
+        """To its standard input."""
+        ...
+
+    def receive(self, size: int, deadline: float) -> bytes:
+        """Exactly `size` bytes of its standard output."""
+        ...
+
+
 class Box(Protocol):
     """One sandbox in use, by one owner at a time."""
 
@@ -75,6 +91,19 @@ class Box(Protocol):
 
         What a command leaves running in the background is killed when it ends.
         Raises MachineryError if the box itself is gone or broken.
+        """
+        ...
+
+    def hold(
+        self,
+        command: Sequence[str],
+        *,
+        cwd: str = WORK,
+        environment: Mapping[str, str] | None = None,
+    ) -> Held:
+        """Start a command that goes on. The box serves nothing else from then on.
+
+        The command ends with the box, and the box with the command.
         """
         ...
 

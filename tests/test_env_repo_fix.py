@@ -6,9 +6,12 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import sandbox_kinds
 from gymnasium.error import ResetNeeded
+from sandbox_kinds import KINDS, owned_by, usable
 
 from sao_gym import plain
 from sao_gym.envs.repo_fix import RepoFix, bench, family
@@ -257,18 +260,19 @@ def test_episodes_are_the_same_in_every_process(form):
     assert b"resolved" in said[0]
 
 
-def test_processes_end_with_the_one_that_started_them():
+@pytest.mark.parametrize("kind", KINDS)
+def test_boxes_end_with_the_process_that_started_them(kind):
+    usable(kind)
     code = (
-        EPISODES
-        + "\nfrom sao_gym.envs.repo_fix import bench\n"
-        + (
-            "shared = bench.shared_bench('auto')\n"
-            "warm = shared._free.get()\n"
-            "print(warm._process.pid, warm._process.folder)\n"
-            "shared._free.put(warm)\n"
-        )
+        EPISODES.replace("calls=8", f"calls=8, sandbox={kind!r}")
+        + "from sandbox_kinds import owned_by\nimport os\nprint(os.getpid(), owned_by(os.getpid()))"
     )
-    done = subprocess.run([sys.executable, "-c", code, "compact"], capture_output=True, check=True)
-    pid, folder = done.stdout.decode().splitlines()[-1].split()
-    assert not os.path.exists(folder)
-    assert not os.path.exists(f"/proc/{pid}")
+    done = subprocess.run(
+        [sys.executable, "-c", code, "compact"],
+        env=os.environ | {"PYTHONPATH": str(Path(sandbox_kinds.__file__).parent)},
+        capture_output=True,
+        check=True,
+    )
+    pid, _, owned = done.stdout.decode().splitlines()[-1].partition(" ")
+    assert owned != "[]"
+    assert owned_by(int(pid)) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from contextlib import closing
 
 import pytest
 
@@ -12,6 +13,7 @@ from sao_gym.envs.repo_fix.family import STYLES, TESTS, Mix, make, task_of
 from sao_gym.envs.repo_fix.symbols import SYMBOLS, changed
 from sao_gym.repo.fast import FastGrader
 from sao_gym.repo.task import RepoTask
+from sao_gym.sandboxes import open_sandbox
 from sao_gym.tree import Entry, Patch, apply
 
 
@@ -27,7 +29,7 @@ def mix(*kinds, **styles):
 
 
 def outcomes(runs, task, tree):
-    return {outcome.test: outcome.passed for outcome in runs.run(task, tree)}
+    return {outcome.test: outcome.passed for outcome in runs.tests(task).run(tree)}
 
 
 @pytest.mark.parametrize("kind", functions.KINDS)
@@ -44,7 +46,7 @@ def test_tests_fail_before_and_pass_after_the_fix_and_only_the_named_ones(runs, 
 
 
 def test_the_grader_says_the_same():
-    with FastGrader() as grader:
+    with closing(open_sandbox()) as sandbox, FastGrader(sandbox) as grader:
         for seed, kind in enumerate(functions.KINDS):
             task = make(seed, mix(kind))
             assert grader.grade(task, task.gold).resolved

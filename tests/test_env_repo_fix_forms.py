@@ -6,6 +6,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from sandbox_kinds import owned_by
 
 from sao_gym import boundary
 from sao_gym.envs.repo_fix import RepoFix, bench, family, functions
@@ -129,27 +130,41 @@ def test_a_sandbox_that_breaks_fails_the_rollout(monkeypatch):
     def broken(*_):
         raise MachineryError("engine", "gone")
 
-    monkeypatch.setattr(bench.Bench, "run", broken)
+    monkeypatch.setattr(bench.Tests, "run", broken)
     env = RepoFix()
     concept = Concept(id="A", params={"faults": ["operator"]})
     boundary.reset(env, Task(index=0, seed=OPERATOR_SEED), concept)
     assert boundary.step(env, "t") == Failed("engine", "MachineryError: gone")
 
 
-def test_every_warm_process_is_closed():
-    shared = bench.Bench("process")
+@pytest.mark.parametrize("boxes", ["warm", "fresh"])
+def test_every_box_is_closed(boxes):
+    before = owned_by(os.getpid())
+    shared = bench.Bench("process", boxes)
     task = family.task_of("operator-lambda-assert-00000001")
+    tests = [shared.tests(task) for _ in range(8)]
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda _: shared.run(task, task.tree), range(24)))
-    warm = [shared._free.get() for _ in range(2)]
-    folders = [one._process.folder for one in warm if one is not None]
-    assert folders
-    for one in warm:
-        shared._free.put(one)
+        said = list(pool.map(lambda one: one.run(task.tree), [*tests, *tests]))
+    assert all(outcomes == said[0] for outcomes in said)
+    assert len(owned_by(os.getpid())) > len(before)
+    for one in tests:
+        one.close()
     shared.close()
     shared.close()
-    assert not any(os.path.exists(folder) for folder in folders)
-    assert all(not one._process.alive for one in warm if one is not None)
+    assert owned_by(os.getpid()) == before
+
+
+def test_an_episode_in_boxes_of_its_own():
+    """`n` test runs and a verdict take two boxes, and say what warm ones say."""
+    said = []
+    for boxes in ("warm", "fresh"):
+        env = RepoFix(sandbox="process", boxes=boxes)
+        operator_task(env)
+        calls = ("t", "e2-", "t", "e2*", "t", "s")
+        said.append([env.step(call)[:4] for call in calls])
+        bench.shared_bench("process", boxes).close()
+    assert said[0] == said[1]
+    assert said[0][-1] == ("P", 1.0, True, False)
 
 
 def test_imported_tasks_are_drawn_and_mended(tmp_path):

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from repo_tasks import ASKED, FAULTY, KEPT, KINDS, RIGHT, TESTS, file, opened, patch, size_task
 
 from sao_gym.errors import MachineryError
-from sao_gym.repo.fast import FastGrader, bubblewrap_works
+from sao_gym.repo.fast import FastGrader
 from sao_gym.repo.grade import EMPTY, grade
 from sao_gym.repo.task import Verdict
 from sao_gym.sandboxes.process import ProcessSandbox
@@ -31,9 +26,9 @@ def sandbox():
     made.close()
 
 
-@pytest.fixture(scope="module")
-def fast():
-    with FastGrader() as grader:
+@pytest.fixture
+def fast(sandbox):
+    with FastGrader(sandbox) as grader:
         yield grader
 
 
@@ -52,61 +47,6 @@ def test_gold_is_resolved_and_nothing_is_not(kind: str, runner: str) -> None:
     assert (bad.resolved, bad.passed, bad.failed, bad.missing) == (False, (KEPT,), (ASKED,), ())
     assert bad.detail.startswith(f"1 of 2 failed: {ASKED}: AssertionError")
     assert bad.share == 0.5
-
-
-def test_the_fast_grader_says_the_same(fast) -> None:
-    task = size_task()
-    assert fast.grade(task, task.gold).resolved
-    bad = fast.grade(task, EMPTY)
-    assert (bad.resolved, bad.passed, bad.failed) == (False, (KEPT,), (ASKED,))
-
-
-LOADED = """
-import sys
-from sao_gym.repo.fast import FastGrader
-from repo_tasks import size_task
-grader = FastGrader(isolated=True)
-print(grader.grade(size_task(), size_task().gold).resolved, flush=True)
-sys.stdin.read()
-"""
-
-
-def alive(pid: str) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def test_a_killed_owner_of_a_fast_grader_leaves_nothing(tmp_path) -> None:
-    if not bubblewrap_works():
-        pytest.skip("bubblewrap: it does not work here")
-    environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": os.path.dirname(__file__)}
-    environment["PYTHONPATH"] += "/support"
-    owner = subprocess.Popen(
-        [sys.executable, "-c", LOADED],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=environment,
-    )
-    with owner:
-        assert owner.stdout.readline() == b"True\n"
-        children = Path(f"/proc/{owner.pid}/task/{owner.pid}/children").read_text().split()
-        assert children
-        owner.kill()
-    deadline = time.monotonic() + 10
-    while any(map(alive, children)) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not any(map(alive, children))
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_the_fast_grader_serves_threads() -> None:
-    task = size_task()
-    with FastGrader(workers=2) as grader, ThreadPoolExecutor(4) as pool:
-        fixes = [task.gold, EMPTY] * 10
-        said = list(pool.map(lambda fix: grader.grade(task, fix).resolved, fixes))
-    assert said == [True, False] * 10
 
 
 @pytest.mark.parametrize("runner", RUNNERS)
@@ -338,6 +278,39 @@ def test_an_image_without_python_is_machinery(runner: str) -> None:
     with pytest.raises(MachineryError, match="it needs python3") as caught:
         grade(size_task(runner), EMPTY, sandbox=Dead())
     assert caught.value.kind == "image"
+
+
+class Unlucky:
+    """Boxes of which the first ones die while a command runs."""
+
+    def __init__(self, sandbox, deaths: int) -> None:
+        self.sandbox, self.deaths, self.started = sandbox, deaths, 0
+        self.name, self.isolation = "unlucky", ""
+
+    def start(self, spec):
+        self.started += 1
+        box = self.sandbox.start(spec)
+        if self.started <= self.deaths:
+            run = box.run
+
+            def killed(command, **how):
+                box.close()
+                return run(command, **how)
+
+            box.run = killed
+        return box
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_a_box_that_is_lost_once_is_not_the_fixs_doing(sandbox, runner: str) -> None:
+    task = size_task(runner)
+    once, twice = Unlucky(sandbox, 1), Unlucky(sandbox, 2)
+    assert grade(task, task.gold, sandbox=once).resolved
+    found = grade(task, task.gold, sandbox=twice)
+    assert (found.resolved, once.started, twice.started) == (False, 2, 3)
+    assert found.detail.startswith("the fix or its tests broke the box:")
+    with pytest.raises(MachineryError):
+        grade(task, task.gold, sandbox=Unlucky(sandbox, 3))
 
 
 class Small(Dead):

@@ -52,9 +52,9 @@ def test_every_case_has_a_name_of_its_own() -> None:
     }
 
 
-def test_the_fast_grader_is_cheated_by_none_and_stays_usable() -> None:
+def test_the_fast_grader_is_cheated_by_none_and_stays_usable(sandbox) -> None:
     task = tamper.task("functions")
-    with FastGrader() as grader:
+    with FastGrader(sandbox) as grader:
         for case in tamper.CASES:
             if "functions" in case.runners:
                 assert not grader.grade(task, case.patch).resolved, case.name

@@ -59,7 +59,7 @@ def test_the_sandbox_keeps_what_it_promises(sandbox: Sandbox) -> None:
 
 
 def test_only_the_process_sandbox_promises_less() -> None:
-    assert len(cases()) == 33
+    assert len(cases()) == 34
     assert all(cases().values())
     assert set(cases()) - set(promised(process.ProcessSandbox())) == {
         *("network", "host_files", "host_processes", "capabilities", "privileges"),

@@ -38,7 +38,7 @@ from gymnasium.spaces import Text
 
 from sao_gym.concepts import copied, filled, whole
 from sao_gym.envs.repo_fix import family, functions, schema, tools
-from sao_gym.envs.repo_fix.bench import Bench, Outcome, shared_bench
+from sao_gym.envs.repo_fix.bench import Bench, Outcome, Tests, shared_bench
 from sao_gym.envs.repo_fix.concept import OWNER, mix_of
 from sao_gym.envs.repo_fix.normalise import normalise
 from sao_gym.envs.repo_fix.schema import TOOLS, Call, Compact, Full
@@ -82,6 +82,7 @@ class RepoFix(gym.Env[str, str]):
         seconds: float = 60.0,
         partial: bool = False,
         sandbox: Literal["auto", "docker", "bubblewrap", "process"] = "auto",
+        boxes: Literal["warm", "fresh"] = "warm",
         tasks: str | None = None,
     ) -> None:
         """Set up the world; nothing is started before it is needed.
@@ -91,8 +92,12 @@ class RepoFix(gym.Env[str, str]):
             calls: most calls in an episode.
             seconds: most that one block of commands may take (`bash`).
             partial: a fix that mends some of the failing tests, and breaks none, earns their share.
-            sandbox: where tests and commands run; environments of a process that name the same one
+            sandbox: where tests and commands run; `auto`: Docker if an engine answers, else
+                bubblewrap, else plain processes. Environments of a process that name the same one
                 share it.
+            boxes: `fresh` grades every fix in a box of its own, and an episode's tests run in one
+                of its own; `warm` does so for imported tasks alone, those of the family are forked
+                in boxes that wait (a hundred times as quick, and as strict; see `repo/fast.py`).
             tasks: a folder of imported tasks. Default: the family.
 
         Raises:
@@ -101,7 +106,7 @@ class RepoFix(gym.Env[str, str]):
         """
         self._form_name = form
         self._calls = whole(calls, "calls", owner=OWNER, low=1, high=10_000)
-        self._seconds, self._partial, self._sandbox = seconds, partial, sandbox
+        self._seconds, self._partial, self._bench_of = seconds, partial, (sandbox, boxes)
         self._stored = None if tasks is None else stored(tasks)
         compact = form == "compact"
         if compact and self._stored is not None:
@@ -120,6 +125,7 @@ class RepoFix(gym.Env[str, str]):
         self._declared: dict[str, Any] | None = None
         self._task: RepoTask | None = None
         self._terminal: Terminal | None = None
+        self._tests: Tests | None = None
         self._ended = True
         self._adopt({})
 
@@ -182,8 +188,11 @@ class RepoFix(gym.Env[str, str]):
         return shown, reward, terminated, truncated, info
 
     def close(self) -> None:
-        """End the episode. What runs the tests belongs to the process and ends with it."""
+        """End the episode. What is warm belongs to the process and ends with it."""
         self._ended = True
+        if self._tests is not None:
+            self._tests.close()
+            self._tests = None
         if self._terminal is not None:
             self._terminal.close()
             self._terminal = None
@@ -275,7 +284,9 @@ class RepoFix(gym.Env[str, str]):
                 self._seen = call.text == mending(self._open())
                 return self._cut(self._terminal.run(call.text)), False
             case "run":
-                outcomes = self._bench().run(self._open(), self._tree)
+                if self._tests is None:
+                    self._tests = self._bench().tests(self._open())
+                outcomes = self._tests.run(self._tree)
                 self._green = bool(outcomes) and all(outcome.passed for outcome in outcomes)
                 return self._ran(outcomes), not self._green
             case "edit":
@@ -329,7 +340,7 @@ class RepoFix(gym.Env[str, str]):
         return self._task
 
     def _bench(self) -> Bench:
-        return shared_bench(self._sandbox)
+        return shared_bench(*self._bench_of)
 
     def _solver(self) -> Solver | Recorded:
         task = self._open()

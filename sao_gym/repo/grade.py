@@ -5,7 +5,8 @@
 A test counts only if the report tells that it passed; one that is missing has failed. What the
 tests print is never read. If the tests do not end in time, or end their own runner, that is the
 agent's doing and the verdict is "not resolved". Machinery that breaks raises MachineryError: to
-tell the one from the other, a run without a report is followed by a run of nothing in a new box.
+tell the one from the other, a run without a report is repeated once, and then followed by a run of
+nothing, each in a new box.
 """
 
 from __future__ import annotations
@@ -67,23 +68,25 @@ def run_tests(
     `everything`: all tests that are found, not only the expected ones.
     """
     plan = plan_of(task, everything=everything)
-    answer: dict[str, Any] | None = None
-    ran: Ran | None = None
     why = "the tests ended their own runner"
-    try:
-        answer, ran = _run(task, tree, plan, sandbox)
-    except MachineryError as error:
-        if error.kind not in _PERHAPS_THE_TESTS:
-            raise
-        why = _line(f"the fix or its tests broke the box: {error}")
-    if answer is None:
-        _probe(task, sandbox)
-        if ran is not None and ran.timed_out:
+    for _ in range(2):  # a box can be lost by chance; twice, with the same tree, it is the tree
+        try:
+            answer, ran = _run(task, tree, plan, sandbox)
+        except MachineryError as error:
+            if error.kind not in _PERHAPS_THE_TESTS:
+                raise
+            why = _line(f"the fix or its tests broke the box: {error}")
+            continue
+        if answer is None and not ran.timed_out:
+            continue
+        if answer is None:
+            _probe(task, sandbox)
             return {"outcomes": {}, "timed_out": True}
-        return {"outcomes": {}, "tampered": True, "why": why}
-    if "error" in answer:
-        raise MachineryError("grader", f"{task.id}: {answer['error']}")
-    return answer
+        if "error" in answer:
+            raise MachineryError("grader", f"{task.id}: {answer['error']}")
+        return answer
+    _probe(task, sandbox)
+    return {"outcomes": {}, "tampered": True, "why": why}
 
 
 def plan_of(task: RepoTask, *, everything: bool = False) -> dict[str, Any]:
@@ -154,7 +157,7 @@ def _line(text: str) -> str:
 
 def _run(
     task: RepoTask, tree: Tree, plan: dict[str, Any], sandbox: Sandbox
-) -> tuple[dict[str, Any] | None, Ran | None]:
+) -> tuple[dict[str, Any] | None, Ran]:
     """The signed answer, None if there is none; and how the runner ended."""
     key = secrets.token_bytes(32)
     worker = "runner_pytest.py" if task.runner == "pytest" else "runner_functions.py"
@@ -212,7 +215,7 @@ def _probe(task: RepoTask, sandbox: Sandbox) -> None:
     answer, ran = _run(task, {}, plan, sandbox)
     if answer is not None and "error" not in answer:
         return
-    said = ran.output.decode("utf-8", "replace").splitlines()[-1:] if ran else []
+    said = ran.output.decode("utf-8", "replace").splitlines()[-1:]
     needs = "python3 and pytest" if task.runner == "pytest" else "python3"
     raise MachineryError(
         "image", _line(f"image {task.image}: no test run; it needs {needs} ({''.join(said)})")

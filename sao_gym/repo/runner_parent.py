@@ -51,7 +51,9 @@ def main(arguments: list[str]) -> None:
         code = compile(file.read(), arguments[1], "exec")
     if arguments[2:] == ["serve"]:
         for what, most in ((resource.RLIMIT_DATA, _DATA), (resource.RLIMIT_FSIZE, _FILE)):
-            resource.setrlimit(what, (most, most))
+            hard = resource.getrlimit(what)[1]
+            least = most if hard == resource.RLIM_INFINITY else min(most, hard)
+            resource.setrlimit(what, (least, least))
         _serve(*_fork_worker(code, quiet=True))
         return
     folder = os.path.abspath(arguments[2])
@@ -137,8 +139,16 @@ def _worked(work: Any, plan: dict[str, Any]) -> dict[str, Any]:
     finally:
         sweep()
         if folder:
-            shutil.rmtree(folder, ignore_errors=True)
+            _clear()
     return answer
+
+
+def _clear() -> None:
+    """Remove all from the folder of a server: the next tests must not find what these left."""
+    for name in os.listdir():
+        shutil.rmtree(name, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            os.unlink(name)
 
 
 def _send(to: int, value: dict[str, Any]) -> None:

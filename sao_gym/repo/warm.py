@@ -1,103 +1,160 @@
-"""A process that is kept warm: it is asked over its pipes, and forks to answer.
+"""Test runs a few milliseconds long: each forked from an interpreter that waits in a box.
 
-Its protocol is that of `runner_parent.py` in mode `serve`: eight bytes of length, then JSON.
+The interpreter is `runner_parent.py` in its mode `serve`, with a worker beside it; it writes each
+tree into an empty folder, runs what the plan asks for, and removes all of it. Messages are eight
+bytes of length, then JSON. A box is renewed after `PER_BOX` runs, and after one that did not end.
 """
 
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
-import os
-import select
-import shutil
+import queue
 import struct
-import subprocess
 import time
-from collections.abc import Sequence
 from typing import Any
 
-from sao_gym.tree import Tree
+from sao_gym.errors import MachineryError
+from sao_gym.repo import runner_parent
+from sao_gym.repo.grade import source
+from sao_gym.sandbox import WORK, Box, BoxSpec, Sandbox
+from sao_gym.tree import Entry, Tree
 
+PER_BOX = 2000
 GRACE = 5.0
 """Seconds on top of a plan's own time limit."""
 
+_FOLDER = "jobs"
+_LARGEST = 64 << 20  # bytes of an answer
+_NOTHING = {"modules": [], "watched": [], "only": [], "seconds": 10.0, "each": 10.0}
+"""A plan without tests."""
 
-class WarmProcess:
-    """Started in `folder`, which is removed when it is closed."""
 
-    def __init__(self, command: Sequence[str], folder: str) -> None:
-        """Raises OSError if it cannot be started; the folder is removed then."""
-        self.asked = 0
-        self.folder = folder
-        try:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                cwd=folder,
-                env={"PATH": os.defpath, "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"},
-                start_new_session=True,
-            )
-        except OSError:
-            self.remove_folder()
-            raise
+class Warm:
+    """At most `workers` boxes with an interpreter in each; safe to call from threads."""
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+    def __init__(self, sandbox: Sandbox, worker: Any, *, workers: int = 1) -> None:
+        """`worker`: the module with `work(plan)`; it is sent into the box as source.
 
-    @property
-    def alive(self) -> bool:
-        return self._process.poll() is None
+        The sandbox stays its owner's to close.
+        """
+        self._sandbox, self._worker, self._workers = sandbox, worker, workers
+        self._free: queue.LifoQueue[_Server | None] = queue.LifoQueue()
+        for _ in range(workers):
+            self._free.put(None)
 
     def ask(self, plan: dict[str, Any], tree: Tree) -> dict[str, Any]:
-        """Its answer to a plan about a tree, which it writes into a folder of its own.
+        """The worker's answer to a plan, which it is given with the tree.
+
+        `timed_out` if there was none in time; `tampered` and `why` if what it ran ended the worker,
+        twice. An interpreter that was lost for another reason is replaced.
 
         Raises:
-            TimeoutError: none came within the plan's `seconds` and `GRACE`.
-            OSError, EOFError: it is gone.
+            MachineryError: `engine` or `image`, no box can be had; `grader`, the worker itself
+                fails.
         """
+        server = self._free.get()
+        try:
+            for _ in range(2):  # lost by chance, or by what it ran
+                server = self._fresh(server)
+                answer = server.ask(plan, tree)
+                if answer is not None:
+                    return answer
+                if server.late:
+                    return {"outcomes": {}, "timed_out": True}
+            server = self._fresh(server)
+            if server.ask(_NOTHING, {}) is None:
+                raise MachineryError("grader", f"the test runner does not answer: {server.why}")
+            return {
+                "outcomes": {},
+                "tampered": True,
+                "why": "the tests ended their own runner",
+            }
+        except BaseException:
+            _close(server)
+            server = None
+            raise
+        finally:
+            self._free.put(server)
+
+    def close(self) -> None:
+        """End what waits; runs under way are waited for. It can be used again."""
+        taken = [self._free.get() for _ in range(self._workers)]
+        for server in taken:
+            _close(server)
+            self._free.put(None)
+
+    def _fresh(self, server: _Server | None) -> _Server:
+        """This one, or a new one if it cannot be used again."""
+        if server is not None and server.usable():
+            return server
+        _close(server)
+        try:
+            return _Server(self._sandbox.start(BoxSpec()), self._worker)
+        except MachineryError as error:
+            if error.kind != "box":
+                raise
+        # one of a pool may have died before it was taken
+        return _Server(self._sandbox.start(BoxSpec()), self._worker)
+
+
+class _Server:
+    """One interpreter."""
+
+    def __init__(self, box: Box, worker: Any) -> None:
+        self.late = self.broken = False
+        self.asked, self.why = 0, ""
+        self.box = box
+        try:
+            modules = {"parent.py": source(runner_parent), "worker.py": source(worker)}
+            box.put({name: Entry("file", text) for name, text in modules.items()})
+            box.put({_FOLDER: Entry("dir")})
+            # not -I, which would ignore PYTHONHASHSEED; the environment is ours
+            command = ["python3", "-s", "-S", "-B", "../parent.py", "../worker.py", "serve"]
+            self._held = box.hold(
+                command, cwd=f"{WORK}/{_FOLDER}", environment={"PYTHONHASHSEED": "0"}
+            )
+        except BaseException:
+            box.close()
+            raise
+
+    def ask(self, plan: dict[str, Any], tree: Tree) -> dict[str, Any] | None:
+        """The answer to a plan; None if there is none: `late` and `why` tell more."""
         self.asked += 1
+        self.broken = True
         files = [
             [path, entry.kind, base64.b64encode(entry.data).decode(), entry.executable]
             for path, entry in tree.items()
         ]
-        folder = f"job-{self.asked}"
-        message = json.dumps(plan | {"folder": folder, "root": folder, "files": files}).encode()
+        job = plan | {"folder": "job", "root": "job", "files": files}
         deadline = time.monotonic() + plan["seconds"] + GRACE
-        assert self._process.stdin is not None
-        self._process.stdin.write(struct.pack(">Q", len(message)) + message)
-        self._process.stdin.flush()
-        (size,) = struct.unpack(">Q", self._read(8, deadline))
-        answer: dict[str, Any] = json.loads(self._read(size, deadline))
+        try:
+            answer = self._asked(json.dumps(job).encode(), deadline)
+        except (MachineryError, ValueError) as error:
+            self.late = isinstance(error, MachineryError) and error.kind == "timeout"
+            self.why = str(error)
+            return None
+        if "error" in answer:
+            raise MachineryError("grader", f"the test runner: {answer['error']}")
+        self.broken = "lost" in answer
+        return None if self.broken else answer
+
+    def _asked(self, message: bytes, deadline: float) -> dict[str, Any]:
+        self._held.send(struct.pack(">Q", len(message)) + message, deadline)
+        (size,) = struct.unpack(">Q", self._held.receive(8, deadline))
+        if size > _LARGEST:
+            raise ValueError(f"an answer of {size} bytes")
+        answer: dict[str, Any] = json.loads(self._held.receive(size, deadline))
         return answer
 
+    def usable(self) -> bool:
+        """Whether it may be asked again."""
+        return not self.broken and self.asked < PER_BOX
+
     def close(self) -> None:
-        """End it; one that does not end by itself is killed."""
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
-        try:
-            self._process.wait(timeout=2)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self.remove_folder()
+        self.box.close()
 
-    def remove_folder(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _read(self, size: int, deadline: float) -> bytes:
-        assert self._process.stdout is not None
-        data, source = b"", self._process.stdout.fileno()
-        while len(data) < size:
-            if not select.select([source], [], [], max(0.0, deadline - time.monotonic()))[0]:
-                raise TimeoutError("no answer in time")
-            part = os.read(source, size - len(data))
-            if not part:
-                raise EOFError("it has ended")
-            data += part
-        return data
+def _close(server: _Server | None) -> None:
+    if server is not None:
+        server.close()

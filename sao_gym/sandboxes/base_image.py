@@ -9,6 +9,7 @@ of them changes.
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import io
 import os
@@ -29,7 +30,7 @@ PACKAGES = (
     *("procps", "python3", "python3-pytest", "sed", "tar", "util-linux"),
 )
 _OPTIONAL = {"procps", "patch", "diffutils", "util-linux"}
-_RECIPE = "2"  # count up whenever what follows puts something else into the image
+_RECIPE = "3"  # count up whenever what follows puts something else into the image
 _LEFT_OUT = re.compile(r"/usr/share/(doc|man|locale|info|lintian|bash-completion)/|/var/|/boot/")
 _LINKS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _EXTRA = ("/etc/ld.so.cache",)
@@ -144,6 +145,8 @@ def _fill(archive: tarfile.TarFile, packages: list[str]) -> None:
     paths |= {f"/etc/alternatives/{name}" for name in os.listdir("/etc/alternatives")}
     # what an alternative stands behind belongs to no package
     paths |= {path for path in map(_alternative, sorted(paths)) if path}
+    # and without their compiled modules every Python that starts would compile its imports anew
+    paths |= {compiled for path in sorted(paths) for compiled in _compiled(path)}
     paths |= set(_EXTRA)
     done: set[str] = set()
     for path in sorted(paths):
@@ -166,6 +169,14 @@ def _real(path: str) -> str:
     """With the links above it followed (a merged /usr), but not itself."""
     folder, name = os.path.split(path)
     return os.path.join(os.path.realpath(folder), name)
+
+
+def _compiled(path: str) -> list[str]:
+    """What Debian's Python keeps of a module, compiled when its package was installed."""
+    folder, name = os.path.split(path)
+    if not name.endswith(".py"):
+        return []
+    return glob.glob(f"{glob.escape(folder)}/__pycache__/{glob.escape(name[:-3])}.cpython-*.pyc")
 
 
 def _alternative(path: str) -> str:

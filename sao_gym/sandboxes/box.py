@@ -10,16 +10,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from sao_gym.errors import MachineryError
-from sao_gym.sandbox import WORK, BoxSpec, Ran
+from sao_gym.sandbox import WORK, BoxSpec, Held, Ran
 from sao_gym.sandboxes import supervisor, supervisor_system, supervisor_trees
 from sao_gym.tree import Entry, Tree
 
 START_SECONDS = 60.0
 _GRACE = 15.0  # how much later than it should an answer may come
 _TREE_SECONDS = 120.0
+T = TypeVar("T")
 _ENTRY = struct.Struct(">cBIQ")
 _LETTERS = {"file": b"f", "link": b"l", "dir": b"d"}
 
@@ -89,7 +90,7 @@ class SupervisedBox:
         """`where`: the real path of one in the box. Raises MachineryError(`box`)."""
         self._link, self._spec, self._where, self._closed = link, spec, where, closed
         self._asking, self._closing = threading.Lock(), threading.Lock()
-        self._over = False
+        self._over = self._held = False
         self._answer(time.monotonic() + START_SECONDS)
 
     def run(
@@ -110,6 +111,22 @@ class SupervisedBox:
         }
         ended, output = self._ask("run", request, stdin, seconds + _GRACE)
         return Ran(output=output, **ended)
+
+    def hold(
+        self,
+        command: Sequence[str],
+        *,
+        cwd: str = WORK,
+        environment: Mapping[str, str] | None = None,
+    ) -> Held:
+        request = {
+            "command": list(command),
+            "cwd": self._where(cwd),
+            "environment": {**self._spec.environment, **(environment or {})},
+        }
+        self._ask("hold", request, b"", START_SECONDS)
+        self._held = True
+        return _Held(self)
 
     def put(self, tree: Tree, at: str = WORK) -> None:
         ended, _ = self._ask("put", {"at": self._where(at)}, packed(tree), _TREE_SECONDS)
@@ -146,6 +163,8 @@ class SupervisedBox:
         with self._asking:
             if self._over:
                 raise MachineryError("box", "the sandbox is closed")
+            if self._held:
+                raise MachineryError("box", "a command holds the sandbox")
             try:
                 self._link.send(struct.pack(">II", len(header), len(payload)), deadline)
                 self._link.send(header + payload, deadline)
@@ -184,6 +203,31 @@ class SupervisedBox:
         late = "it did not answer in time" if isinstance(error, TimeoutError) else str(error)
         reason = said.splitlines()[-1] if said else late
         return MachineryError("box", f"the sandbox is gone: {reason}")
+
+
+class _Held:
+    """`sao_gym.sandbox.Held` over the link of a box."""
+
+    def __init__(self, box: SupervisedBox) -> None:
+        self._box = box
+
+    def send(self, data: bytes, deadline: float) -> None:
+        self._passed(lambda link: link.send(data, deadline))
+
+    def receive(self, size: int, deadline: float) -> bytes:
+        return self._passed(lambda link: link.receive(size, deadline))
+
+    def _passed(self, use: Callable[[Link], T]) -> T:
+        box = self._box
+        with box._asking:
+            if box._over:
+                raise MachineryError("box", "the sandbox is closed")
+            try:
+                return use(box._link)
+            except TimeoutError as error:
+                raise MachineryError("timeout", str(box._broken(error))) from None
+            except (OSError, EOFError) as error:
+                raise box._broken(error) from None
 
 
 class Boxes:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
 
 from sao_gym.errors import MachineryError
-from sao_gym.sandbox import WORK, Box, BoxSpec, Ran, Sandbox
-from sao_gym.tree import Entry, Tree
+from sao_gym.sandbox import Box, BoxSpec, Sandbox
+from sao_gym.sandboxes.lent import Lent
 
 
 class WarmPool:
@@ -24,7 +23,7 @@ class WarmPool:
         self._sandbox, self._spec, self._size = sandbox, spec, size
         self._ready: deque[Box | MachineryError] = deque()
         self._used: deque[Box] = deque()
-        self._lent: set[_Lent] = set()
+        self._lent: set[Lent] = set()
         self._starting = 0
         self._over = False
         self._changed = threading.Condition()
@@ -49,7 +48,7 @@ class WarmPool:
             self._changed.notify_all()
             if isinstance(box, MachineryError):
                 raise box
-            lent = _Lent(box, self)
+            lent = Lent(box, self.back)
             self._lent.add(lent)
             return lent
 
@@ -59,7 +58,7 @@ class WarmPool:
             while len(self._ready) < self._size and not self._over:
                 self._changed.wait()
 
-    def back(self, lent: _Lent) -> None:
+    def back(self, lent: Lent) -> None:
         """Close a box that was taken, soon."""
         with self._changed:
             if lent in self._lent:
@@ -110,30 +109,3 @@ class WarmPool:
             return self._sandbox.start(self._spec)
         except MachineryError as error:
             return error
-
-
-class _Lent:
-    """A box that goes back to its pool to be closed."""
-
-    def __init__(self, box: Box, pool: WarmPool) -> None:
-        self.box, self._pool = box, pool
-
-    def run(
-        self,
-        command: Sequence[str],
-        *,
-        seconds: float,
-        stdin: bytes = b"",
-        cwd: str = WORK,
-        environment: Mapping[str, str] | None = None,
-    ) -> Ran:
-        return self.box.run(command, seconds=seconds, stdin=stdin, cwd=cwd, environment=environment)
-
-    def put(self, tree: Tree, at: str = WORK) -> None:
-        self.box.put(tree, at)
-
-    def get(self, at: str = WORK, *, limit: int = 64 << 20) -> dict[str, Entry]:
-        return self.box.get(at, limit=limit)
-
-    def close(self) -> None:
-        self._pool.back(self)

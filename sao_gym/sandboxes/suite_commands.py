@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from sao_gym.errors import MachineryError
 from sao_gym.sandbox import WORK, Box, BoxLimits
 from sao_gym.sandboxes.suite_trial import Trial, Wrong, short
 
@@ -121,6 +122,29 @@ def state(trial: Trial) -> Wrong:
         return "another box sees it" if other.get() else None
 
 
+def held(trial: Trial) -> Wrong:
+    """A command can be held: spoken with through its pipes, alone, and missed when it ends."""
+    code = "import sys\nfor line in sys.stdin.buffer:\n    print(line[::-1], flush=True)\n    "
+    code += "print('aside', file=sys.stderr, flush=True)\n    if line == b'end\\n': break"
+    with trial.own() as box:
+        command = box.hold(["python3", "-c", code])
+        for said, back in ((b"ab\n", b"b'\\nba'\n"), (b"end\n", b"b'\\ndne'\n")):
+            command.send(said, time.monotonic() + 20)
+            if (got := command.receive(len(back), time.monotonic() + 20)) != back:
+                return f"{short(got)} instead of {short(back)}"
+        try:
+            box.run(["true"], seconds=5)
+        except MachineryError:
+            pass
+        else:
+            return "another command was served beside it"
+        try:
+            command.receive(1, time.monotonic() + 20)
+        except MachineryError as error:
+            return None if error.kind == "box" else f"its end came as {error.kind}: {error}"
+        return "it spoke after its end"
+
+
 def tools(trial: Trial) -> Wrong:
     """Python 3, git and a shell are there."""
     wanted = ("python3", "git", "sh")
@@ -147,5 +171,6 @@ COMMAND_CASES: dict[str, Callable[[Trial], Wrong]] = {
     "codes": codes,
     "environment": environment,
     "state": state,
+    "held": held,
     "tools": tools,
 }

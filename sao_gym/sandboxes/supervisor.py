@@ -3,6 +3,7 @@
     request   >II header length, payload length; header (JSON), payload
     answer    >cI "o" and a chunk of what was asked for, any number of times;
               then ">cI" "x" and how it ended (JSON)
+    hold      after its answer both ends of the channel are the command's own
 
 Its source is handed to the Python of the box (3.7 or newer), with that of `supervisor_system` and
 `supervisor_trees`; the three import the standard library and each other. Where it is process 1 of
@@ -102,7 +103,7 @@ class Supervisor:
         given = memory_file(payload)
         child = os.fork()
         if child == 0:
-            self._become(command, cwd, environment, given, write)
+            self._become(command, cwd, environment, (given, write, write))
         os.close(write)
         os.close(given)
         code = self._pump(child, read, began + seconds, kept)
@@ -115,6 +116,23 @@ class Supervisor:
             "cut": cut,
             "seconds": time.monotonic() - began,
         }
+
+    def _hold(
+        self, payload: bytes, command: list[str], cwd: str, environment: dict[str, str]
+    ) -> dict[str, Any]:
+        """Hand the channel to a command; end with it, or with the owner. Never returns."""
+        self._say(b"x", b"{}")
+        child = os.fork()
+        if child == 0:
+            self._become(command, cwd, environment, (self.asks, self.says, 2))
+        poll = select.poll()
+        poll.register(self.asks, 0)  # only its end: what comes through it is not for us
+        poll.register(self.wake, select.POLLIN)
+        while reap(child) is None:
+            if any(fd == self.asks for fd, _ in poll.poll()):
+                break
+            drain(self.wake)
+        raise _Closed
 
     def _get(self, payload: bytes, at: str, limit: int) -> dict[str, Any]:
         return self._apart(lambda write: read_tree(at, limit, write), stream=True)
@@ -199,16 +217,20 @@ class Supervisor:
             time.sleep(0.001)
 
     def _become(
-        self, command: list[str], cwd: str, environment: dict[str, str], given: int, write: int
+        self,
+        command: list[str],
+        cwd: str,
+        environment: dict[str, str],
+        standard: tuple[int, int, int],
     ) -> None:
-        """In the child: turn into the command. Never returns."""
+        """In the child: turn into the command, with these three for 0, 1 and 2. Never returns."""
         code = 126
         try:
             self.prctl(4, 1)
             if not self.alone:
                 self.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
             os.setsid()
-            for to, fd in enumerate((given, write, write)):
+            for to, fd in enumerate(standard):
                 os.dup2(fd, to)
             os.closerange(3, 64)
             signal.set_wakeup_fd(-1)
