@@ -7,7 +7,9 @@
 History is only ever appended to, as tokens (`chat.py`). So an observation that is too long is cut
 before it becomes tokens: its first and last lines are shown, with a line between them that says how
 many are not. What has been read is never shortened afterwards; to see more, the agent runs another
-command, and its output is appended as any other.
+command, and its output is appended as any other. When the policy's context is full, a new segment
+begins: the task again, a line that says how many turns are not shown, and the last turns, word for
+word; the old segment stays as it was sampled.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ class Shell:
         *,
         max_new_tokens: int = 1024,
         window: int = 2048,
+        segments: bool = True,
         stop: str | None = None,
         system: str | None = None,
     ) -> None:
@@ -47,6 +50,8 @@ class Shell:
             tokenizer: a `transformers` tokenizer; its chat template is used if it has one.
             max_new_tokens: longest answer, the stop token included.
             window: most tokens of an observation that are shown.
+            segments: go on in a new segment when the context is full; else the episode is
+                truncated.
             stop: a symbol that ends an answer besides the end-of-sequence token.
             system: instructions put before the task. Default: `SYSTEM`.
 
@@ -57,7 +62,7 @@ class Shell:
         if window < 1:
             raise InputError(f"agent: window must be at least 1, not {window!r}")
         self._tokenizer = tokenizer
-        self._window = window
+        self._window, self._segments = window, segments
         told = SYSTEM if system is None else system
         self._chat = Chat(tokenizer, max_new_tokens=max_new_tokens, stop=stop, system=told)
         self._chat.check_history()
@@ -73,6 +78,17 @@ class Shell:
             InputError: the tokenizer cannot say it.
         """
         return self._chat.begin(observation)
+
+    def reopen(self, observation: str, left_out: int) -> tuple[int, ...] | None:
+        """Tokens that open a new segment: the instructions, the task, and what is missing.
+
+        Raises:
+            InputError: the tokenizer cannot say it.
+        """
+        if not self._segments:
+            return None
+        end = "" if observation.endswith("\n") else "\n"
+        return self._chat.begin(f"{observation}{end}{_marker(left_out, 'turns')}")
 
     def observe(self, observation: str) -> tuple[int, ...]:
         """Tokens of what was printed, to append after the answer: all of it, or a window.

@@ -24,9 +24,7 @@ from sao_gym.sandboxes import bubblewrap, docker
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--rollouts", type=int, default=60, help="fresh; warm: ten times as many"
-    )
+    parser.add_argument("--rollouts", type=int, default=60, help="fresh; warm: ten times as many")
     parser.add_argument("--threads", type=int, default=4)
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()

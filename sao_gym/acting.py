@@ -68,20 +68,23 @@ class Acting:
         prompt = event.turn == 0
         try:
             if prompt:
-                ids = self.agent.begin(rollout.notice + event.observation)
+                rollout.opening = rollout.notice + event.observation
+                ids = self.agent.begin(rollout.opening)
             else:
                 ids = reply(self.agent, rollout.context, event.observation)
         except InputError as error:  # an observation that the tokenizer cannot say
             self._fail(event.rollout, Failed("contract", str(error)))
             return
         rollout.observe(ids)
-        if len(rollout.context) + self.agent.max_new_tokens > self.context:
+        room = self.context - self.agent.max_new_tokens
+        if len(rollout.context) > room:
             if prompt:
                 detail = f"a prompt of {len(ids)} tokens leaves no room for an action"
                 self._fail(event.rollout, Failed("contract", detail))
-            else:
+                return
+            if not rollout.reopen(self.agent, room):
                 self._finish(event.rollout, Truncated("context"))
-            return
+                return
         self.executor.sample(rollout.request(event.rollout, event.turn + 1, self.agent))
 
     def turn_sampled(self, event: TurnSampled) -> None:

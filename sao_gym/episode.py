@@ -31,7 +31,7 @@ def restore(
         return None
     for action, moved in rollout.actions[: calls - 1]:
         answers.append(boundary.step(rollout.env, action, moved))
-    for turn, (heard, answer) in enumerate(zip(rollout.heard(), answers, strict=False)):
+    for turn, (heard, answer) in enumerate(zip(rollout.heard, answers, strict=False)):
         if isinstance(answer, Failed):
             return answer
         if _tokens(rollout, agent, turn, answer) != heard:

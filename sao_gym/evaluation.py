@@ -15,7 +15,7 @@ from sao_gym import boundary, rng
 from sao_gym.errors import InputError
 from sao_gym.pool import EnvironmentPool
 from sao_gym.protocols import Agent, Engine, Score, TextEnv
-from sao_gym.rollout import reply
+from sao_gym.rollout import reopened, reply
 from sao_gym.types import Concept, Failed, Request, Task, Weights
 
 
@@ -23,7 +23,9 @@ from sao_gym.types import Concept, Failed, Request, Task, Weights
 class _Episode:
     env: TextEnv
     context: list[int] = field(default_factory=list)
-    turn: int = 0
+    opening: str = ""
+    said: list[tuple[int, ...]] = field(default_factory=list)
+    heard: list[tuple[int, ...]] = field(default_factory=list)
     reward: float = 0.0
     failed: bool = False
 
@@ -80,6 +82,7 @@ class EpisodeEvaluator:
         while self._engine.active:
             for done in self._engine.step():
                 episode = by_number[done.rollout]
+                episode.said.append(done.action_ids)
                 episode.context.extend(done.action_ids)
                 action = self._agent.act(done.action_ids)
                 self._answered(done.rollout, episode, boundary.step(episode.env, action))
@@ -96,24 +99,30 @@ class EpisodeEvaluator:
             return
         agent = self._agent
         try:
-            if episode.turn:
+            if episode.said:
                 ids = reply(agent, episode.context, answer.observation)
             else:
+                episode.opening = answer.observation
                 ids = agent.begin(answer.observation)
         except InputError:  # an observation that the tokenizer cannot say
             episode.failed = True
             return
+        episode.heard.append(ids)
         episode.context.extend(ids)
-        episode.turn += 1
-        if len(episode.context) + agent.max_new_tokens > self._context:
-            return
+        room, restart = self._context - agent.max_new_tokens, False
+        if len(episode.context) > room:
+            context = reopened(agent, episode.opening, episode.said, episode.heard, room)
+            if context is None:
+                return
+            episode.context, restart = context, True
         self._engine.submit(
             Request(
                 rollout=number,
-                turn=episode.turn,
+                turn=len(episode.heard),
                 context_ids=episode.context,
                 max_new_tokens=agent.max_new_tokens,
                 stop_ids=agent.stop_ids,
+                restart=restart,
             )
         )
 

@@ -250,6 +250,7 @@ def _body(event: Event) -> dict[str, Any]:
 
 
 def _finished(done: Trajectory) -> dict[str, Any]:
+    restarts = [index for index, turn in enumerate(done.turns) if turn.restart]
     return {
         "rollout": done.rollout,
         "task": done.task.index,
@@ -265,7 +266,7 @@ def _finished(done: Trajectory) -> dict[str, Any]:
         "oldest_version": done.oldest_version,
         "newest_version": done.newest_version,
         "started_at": done.timing.started,
-    }
+    } | ({"restarts": restarts} if restarts else {})
 
 
 def _fields(value: Any) -> dict[str, Any]:

@@ -99,6 +99,22 @@ class Agent(Protocol):
         ...
 
 
+@runtime_checkable
+class Reopening(Protocol):
+    """An agent that goes on in a new segment when the history has filled the policy's context.
+
+    The old segment stays as it was sampled; the new one begins with these tokens, and then the last
+    turns, word for word.
+    """
+
+    def reopen(self, observation: str, left_out: int) -> tuple[int, ...] | None:
+        """Tokens of the opening observation again, told that `left_out` turns are not shown.
+
+        None: it does not go on; the episode is truncated.
+        """
+        ...
+
+
 class Engine(Protocol):
     """Samples tokens: token ids in; token ids, log-probs and versions out."""
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
-from sao_gym.protocols import Agent, EnvironmentCall, TextEnv
+from sao_gym.protocols import Agent, EnvironmentCall, Reopening, TextEnv
 from sao_gym.types import (
     Completion,
     Concept,
@@ -26,6 +27,41 @@ def reply(agent: Agent, said: Sequence[int], observation: str) -> tuple[int, ...
     return (*agent.closing, *ids) if agent.closing and said[-1] not in agent.stop_ids else ids
 
 
+def reopened(
+    agent: Agent,
+    opening: str,
+    said: Sequence[tuple[int, ...]],
+    heard: Sequence[tuple[int, ...]],
+    room: int,
+) -> list[int] | None:
+    """The context of a new segment; None if the agent does not go on.
+
+    After the opening come the last turns, as they were said and heard: as many as leave half of the
+    room free, or the very last one alone.
+
+    Args:
+        agent: goes on if it is `Reopening`.
+        opening: the first observation, as text.
+        said: tokens of every action so far.
+        heard: tokens of every observation so far, the prompt first; one more than `said`.
+        room: most tokens of a context.
+    """
+    if not isinstance(agent, Reopening):
+        return None
+    turns = [(*action, *answer) for action, answer in zip(said, heard[1:], strict=True)]
+    for left_out in range(1, len(turns)):
+        last = left_out == len(turns) - 1
+        kept = list(chain.from_iterable(turns[left_out:]))
+        if len(kept) > room // 2 and not last:
+            continue
+        ids = agent.reopen(opening, left_out)
+        if ids is None:
+            return None
+        if len(ids) + len(kept) <= (room if last else room // 2):
+            return [*ids, *kept]
+    return None
+
+
 @dataclass(slots=True, kw_only=True)
 class OpenRollout:
     """What the loop knows of a rollout between its start and its end."""
@@ -38,7 +74,11 @@ class OpenRollout:
     notice: str = ""
     """What the agent is told about drift, before the first observation."""
     context: list[int] = field(default_factory=list)
-    """Every token so far, as sampled and as observed: the next request's context."""
+    """Every token of the segment so far, as sampled and as observed: the next request's context."""
+    opening: str = ""
+    """What the agent was first shown."""
+    heard: list[tuple[int, ...]] = field(default_factory=list)
+    """Tokens of every observation so far, in all segments."""
     turns: list[Turn] = field(default_factory=list)
     begun: bool = False
     """`RolloutStarted` was handled."""
@@ -49,6 +89,7 @@ class OpenRollout:
     over: bool = False
     """It has finished or failed; only the event that says so is still to come."""
     _observation: tuple[int, ...] = ()
+    _restart: bool = False
     _completion: Completion | None = None
 
     @property
@@ -60,8 +101,18 @@ class OpenRollout:
         return min((span.version for span in spans), default=None)
 
     def observe(self, ids: tuple[int, ...]) -> None:
-        self._observation = ids
+        self._observation, self._restart = ids, False
+        self.heard.append(ids)
         self.context.extend(ids)
+
+    def reopen(self, agent: Agent, room: int) -> bool:
+        """Begin a new segment, in which the last observation is the last thing heard."""
+        said = [turn.action_ids for turn in self.turns]
+        context = reopened(agent, self.opening, said, self.heard, room)
+        if context is None:
+            return False
+        self.context, self._observation, self._restart = context, tuple(context), True
+        return True
 
     def request(self, rollout: int, turn: int, agent: Agent) -> Request:
         return Request(
@@ -70,6 +121,7 @@ class OpenRollout:
             context_ids=self.context,
             max_new_tokens=agent.max_new_tokens,
             stop_ids=agent.stop_ids,
+            restart=self._restart,
         )
 
     def sampled(self, completion: Completion) -> None:
@@ -87,6 +139,7 @@ class OpenRollout:
             logprobs=done.logprobs,
             versions=done.versions,
             reward=reward,
+            restart=self._restart,
         )
 
     def rescore(self, concept: Concept, reward: float) -> None:
@@ -107,12 +160,6 @@ class OpenRollout:
     def state_dict(self) -> dict[str, Any]:
         """All fields but the environment."""
         return {name: getattr(self, name) for name in self.__slots__ if name != "env"}
-
-    def heard(self) -> list[tuple[int, ...]]:
-        """The observations so far, as the tokens that the policy read."""
-        if not self.context:
-            return []
-        return [*(turn.observation_ids for turn in self.turns), self._observation]
 
     def trajectory(
         self, rollout: int, outcome: Terminated | Truncated, finished: float

@@ -89,6 +89,7 @@ def trajectory_schema() -> Any:
             ("logprobs", pa.list_(pa.float64())),
             ("versions", pa.list_(span)),
             ("reward", pa.float64()),
+            ("restart", pa.bool_()),
         ]
     )
     return pa.schema(
@@ -135,9 +136,14 @@ def _finish(row: dict[str, Any], record: Record) -> None:
     names = ("concept_scored", "reward", "outcome", "limit", "action_tokens")
     row |= {name: record[name] for name in (*names, "oldest_version", "newest_version")}
     row["finished_at"] = record["t"]
+    restarts = record.get("restarts", ())
     sides = zip(row["turns"], record["observation_ids"], record["rewards"], strict=True)
-    for turn, observation_ids, reward in sides:
-        turn |= {"observation_ids": observation_ids, "reward": reward}
+    for index, (turn, observation_ids, reward) in enumerate(sides):
+        turn |= {
+            "observation_ids": observation_ids,
+            "reward": reward,
+            "restart": index in restarts,
+        }
 
 
 def write_metrics(path: Path, facts: Facts) -> None:

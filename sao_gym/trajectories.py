@@ -55,6 +55,7 @@ def _trajectory(
     start = Concept(id=begin["concept"], params=begin["params"])
     scored = start if done["concept_scored"] == start.id else known[done["concept_scored"]]
     outcome: Any = Terminated() if done["outcome"] == "terminated" else Truncated(done["limit"])
+    restarts = done.get("restarts", ())
     parts = zip(sampled, done["observation_ids"], done["rewards"], strict=True)
     return Trajectory(
         rollout=done["rollout"],
@@ -68,8 +69,9 @@ def _trajectory(
                 logprobs=tuple(turn["logprobs"]),
                 versions=tuple(VersionSpan(*span) for span in turn["versions"]),
                 reward=reward,
+                restart=index in restarts,
             )
-            for turn, observation, reward in parts
+            for index, (turn, observation, reward) in enumerate(parts)
         ),
         outcome=outcome,
         timing=Timing(started=done["started_at"], finished=done["t"]),

@@ -51,6 +51,8 @@ class Turn:
     versions: tuple[VersionSpan, ...]
     """Which policy version sampled each action token, run-length encoded by the sampler."""
     reward: float
+    restart: bool = False
+    """A new segment begins: `observation_ids` are all that the policy read, nothing before them."""
 
     def __post_init__(self) -> None:
         if len(self.logprobs) != len(self.action_ids):
@@ -145,6 +147,8 @@ class Request:
     max_new_tokens: int
     stop_ids: frozenset[int] = frozenset()
     """Sampling ends after one of these; the stop token is part of the action."""
+    restart: bool = False
+    """A new segment: the context does not continue what the engine has seen of the rollout."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

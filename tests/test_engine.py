@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -303,6 +304,20 @@ def test_refusals(llama):
         engine.submit(ask(1, []))
     with pytest.raises(ValueError, match="max_new_tokens"):
         engine.submit(ask(1, [1], new=0))
+
+
+def test_a_new_segment_forgets_the_old_one(llama):
+    engine = LocalEngine(llama, seed=8)
+    engine.submit(ask(0, [1, 2, 3], new=3))
+    drain(engine)
+    engine.submit(replace(ask(0, [4, 2], new=3, turn=2), restart=True))
+    done = drain(engine)[0]
+    close(done.logprobs, logprobs_of(llama, [4, 2], done.action_ids))
+    engine.submit(ask(0, [4, 2, *done.action_ids, 5], turn=3))
+    assert drain(engine)[0].turn == 3
+    engine.submit(ask(1, [1], new=2))
+    with pytest.raises(ValueError, match="already has a request"):
+        engine.submit(replace(ask(1, [2]), restart=True))
 
 
 def test_released_rows_are_used_again(llama):

@@ -35,8 +35,9 @@ VOCABULARY = 12
 CONCEPT = Concept(id="A", params={})
 
 
-def turn(observation, action, reward=0.0, versions=None, logprobs=None):
+def turn(observation, action, reward=0.0, versions=None, logprobs=None, restart=False):
     return Turn(
+        restart=restart,
         observation_ids=tuple(observation),
         action_ids=tuple(action),
         logprobs=tuple(logprobs or [-1.0] * len(action)),
@@ -85,6 +86,16 @@ MIXED = [
     trajectory(turn([2], [3], 1.0), rollout=1, task=7, outcome=Truncated("context")),
     trajectory(turn([9, 1], [2]), turn([], [3, 4]), turn([5], [6, 7, 8], 0.5), rollout=2),
 ]
+SEGMENTS = [
+    trajectory(
+        turn([1, 2, 3], [4, 5]),
+        turn([1, 10, 5, 7], [8, 2], 1.0, restart=True),
+        turn([6], [3]),
+        turn([9], [4, 4], restart=True),
+    ),
+    trajectory(turn([2], [3], 1.0), outcome=Truncated("context")),
+    trajectory(turn([5, 5], [6, 7]), turn([8, 5], [6, 7], restart=True)),
+]
 
 
 def test_layout_by_hand():
@@ -115,20 +126,35 @@ def test_layout_by_hand():
     assert batch.lengths.tolist() == [3, 1]
 
 
+def test_segments_by_hand():
+    batch = collate(SEGMENTS, pad_id=0)
+    assert batch.ids[0].tolist() == [1, 2, 3, 4, 5, 1, 10, 5, 7, 8, 2, 6, 3, 9, 4, 4]
+    assert batch.positions[0].tolist() == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2]
+    assert batch.columns[0].tolist() == [2, 3, 8, 9, 11, 13, 14]
+    assert batch.last.tolist() == [15, 1, 7]
+    assert set(batch.inputs) == {"input_ids", "position_ids"}
+    assert set(batch.rows(1, 2).inputs) == {"input_ids"}
+    assert set(collate(MIXED, pad_id=0).inputs) == {"input_ids"}
+    with pytest.raises(ValueError, match="nothing precedes"):
+        collate([trajectory(turn([1], [2]), turn([], [3], restart=True))], pad_id=0)
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("kind", ["llama", "qwen3", "gpt2", "gemma2"])
-def test_logprob_and_value_are_those_of_the_prefix_before_the_token(kind):
+@pytest.mark.parametrize("mixed", [MIXED, SEGMENTS], ids=["one segment", "segments"])
+def test_logprob_and_value_are_those_of_the_prefix_before_the_token(kind, mixed):
     """Reference: one prefix at a time, unpadded, through the model's own forward."""
     model = small(kind)
     critic = ValueModel(model, head_std=0.5, seed=1)
-    batch = collate(MIXED, pad_id=0)
+    batch = collate(mixed, pad_id=0)
     scores, values = Scorer(model)(batch), critic(batch)
     entropy = 0.0
     model.eval()
     critic.eval()
-    for row, one in enumerate(MIXED):
+    for row, one in enumerate(mixed):
         history, slot = [], 0
         for step in one.turns:
+            history = [] if step.restart else history
             history.extend(step.observation_ids)
             for token in step.action_ids:
                 prefix = torch.tensor([history])
@@ -146,7 +172,7 @@ def test_logprob_and_value_are_those_of_the_prefix_before_the_token(kind):
         hidden = critic.backbone(torch.tensor([history])).last_hidden_state[0, -1]
         assert float(values.cut[row]) == pytest.approx(float(critic.head(hidden)), abs=1e-4)
     assert float(scores.entropy()) == pytest.approx(entropy, abs=1e-3)
-    assert scores.distribution.shape == (10, VOCABULARY)
+    assert scores.distribution.shape == (int(batch.mask.sum()), VOCABULARY)
     assert (scores.logprobs[~batch.mask] == 0).all()
 
 

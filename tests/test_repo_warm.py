@@ -134,6 +134,21 @@ def test_the_next_tests_do_not_find_what_others_left(sandbox: Counted) -> None:
     assert len(sandbox.started) == 1
 
 
+def test_a_box_that_died_in_the_pool_is_replaced(process: Counted, monkeypatch) -> None:
+    start = process.sandbox.start
+
+    def dead_at_first(spec: BoxSpec) -> Box:
+        box = start(spec)
+        if not process.started:
+            box.close()
+        return box
+
+    monkeypatch.setattr(process.sandbox, "start", dead_at_first)
+    with FastGrader(process) as grader:
+        assert grader.grade(size_task(), size_task().gold).resolved
+    assert len(process.started) == 2
+
+
 def test_a_box_that_dies_between_two_runs_is_replaced(sandbox: Counted) -> None:
     task = size_task()
     with FastGrader(sandbox) as grader:

@@ -7,7 +7,8 @@ in order, across turns, right-padded; log-probs, values, rewards and advantages 
 a, whose hidden state gives both the logits that sampled the token and the value of the prefix it
 was sampled from.
 
-Rows are padded on the right and every policy is causal, so real tokens never attend to padding.
+Rows are padded on the right and every policy is causal, so real tokens never attend to padding. A
+trajectory of several segments is one row; a segment's tokens do not attend to another's (`inputs`).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Batch:
     attention: Tensor
     """(N, L) bool: True on real tokens."""
     positions: Tensor
-    """(N, L) int64: 0, 1, ... along each row."""
+    """(N, L) int64: 0, 1, ... along each segment of a row."""
     columns: Tensor
     """(N, A) int64: column of the token before the action token."""
     actions: Tensor
@@ -52,6 +53,18 @@ class Batch:
     """(N,) float64: the trajectory's reward, summed over turns."""
     groups: Tensor
     """(N,) int64: task index, the name of the group."""
+
+    @property
+    def inputs(self) -> dict[str, Tensor]:
+        """What a model is called with.
+
+        Positions are given where a row has several segments: at each 0 `transformers` starts a new
+        sequence of its own, as in a packed batch.
+        """
+        starts = (self.positions == 0) & self.attention
+        if int(starts.sum()) == len(self.ids):
+            return {"input_ids": self.ids}
+        return {"input_ids": self.ids, "position_ids": self.positions}
 
     @property
     def tokens(self) -> int:
@@ -102,10 +115,11 @@ def collate(
         return torch.from_numpy(array).to(device)
 
     real = np.arange(shape[1]) < lengths[:, None]
+    positions = _padded([row.positions() for row in rows], shape, np.int64)
     return Batch(
         ids=tensor(_padded([row.ids for row in rows], shape, np.int64, pad_id)),
         attention=tensor(real),
-        positions=tensor(np.where(real, np.arange(shape[1]), 0)),
+        positions=tensor(positions),
         columns=tensor(_padded([row.columns for row in rows], action_shape, np.int64)),
         actions=tensor(_padded([row.actions for row in rows], action_shape, np.int64)),
         mask=tensor(_padded([[True] * len(row.actions) for row in rows], action_shape, np.bool_)),
@@ -129,11 +143,14 @@ class _Row:
         self.logprobs: list[float] = []
         self.versions: list[int] = []
         self.rewards: list[float] = []
+        self.starts = [0]  # columns at which segments begin
         early = 0.0  # rewards of turns without action tokens, before the first action token
         for turn in trajectory.turns:
+            if turn.restart and self.ids:
+                self.starts.append(len(self.ids))
             self.ids.extend(turn.observation_ids)
             first = len(self.ids)
-            if turn.action_ids and first == 0:
+            if turn.action_ids and first == self.starts[-1]:
                 raise ValueError(f"rollout {trajectory.rollout}: nothing precedes its first action")
             self.ids.extend(turn.action_ids)
             self.columns.extend(range(first - 1, len(self.ids) - 1))
@@ -149,6 +166,11 @@ class _Row:
                 early += turn.reward
         if not self.actions:
             raise ValueError(f"rollout {trajectory.rollout} holds no action tokens")
+
+    def positions(self) -> list[int]:
+        """Of each token in its segment."""
+        ends = [*self.starts[1:], len(self.ids)]
+        return [i for start, end in zip(self.starts, ends, strict=True) for i in range(end - start)]
 
 
 def _padded(

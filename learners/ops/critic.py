@@ -55,7 +55,7 @@ class ValueModel(nn.Module):
     def features(self, batch: Batch) -> Tensor:
         """(N, L, H) last hidden states, in evaluation mode."""
         self.eval()
-        hidden: Tensor = self.backbone(batch.ids, use_cache=False).last_hidden_state
+        hidden: Tensor = self.backbone(**batch.inputs, use_cache=False).last_hidden_state
         return hidden.float()
 
     def forward(self, batch: Batch) -> Values:

@@ -72,7 +72,7 @@ class LocalEngine:
         """Join at the next tick.
 
         Raises ValueError if the rollout is still decoding, or if `context_ids` is not an
-        extension of what the engine has seen of it (a history tokenised again).
+        extension of what the engine has seen of it (a history tokenised again) and no `restart`.
         """
         rollout = request.rollout
         if rollout in self._active:
@@ -81,6 +81,8 @@ class LocalEngine:
             raise ValueError(f"rollout {rollout}: a request needs at least one token of context")
         if request.max_new_tokens < 1:
             raise ValueError(f"rollout {rollout}: max_new_tokens must be >= 1")
+        if request.restart:
+            self.release(rollout)
         sequence = self._sequences.get(rollout)
         context = list(request.context_ids)
         if sequence is None:

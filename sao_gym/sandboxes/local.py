@@ -82,7 +82,10 @@ class LocalLink:
         except subprocess.TimeoutExpired:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-            _, said = self._process.communicate()
+            said = b""  # what it left may hold its pipe; the reaper ends that
+            self._process.wait()
+            assert self._process.stderr is not None
+            self._process.stderr.close()
         self._removed(self._process.returncode == 0)
         return said.decode("utf-8", "replace")
 
