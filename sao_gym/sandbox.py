@@ -40,6 +40,11 @@ class BoxSpec:
 
     image: str = "base"
     """A container image; `base` is what every sandbox has: Python 3, pytest, git, a shell."""
+    empty: tuple[str, ...] = ()
+    """Folders besides `WORK` that begin empty and may be written, whatever the image has there."""
+    whole: bool = False
+    """For images made by others to run as root: commands do, without capabilities, and may write
+    all of the image. Docker alone has this."""
     limits: BoxLimits = field(default_factory=BoxLimits)
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables of every command. Those of the host are never passed on."""

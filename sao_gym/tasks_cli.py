@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +66,7 @@ def import_tasks(source: Path, out: Path, kind: str) -> None:
     from sao_gym.repo.store import save_task
 
     good = bad = 0
-    with opened(kind, whole_image=source.is_file()) as sandbox:
+    with opened(kind) as sandbox:
         reader = import_harbor if source.is_dir() else import_swebench
         for found in reader(source, sandbox):
             if found.task is None:
@@ -94,18 +94,14 @@ def check_tasks(directory: Path, times: int, as_json: bool, kind: str) -> None:
     if not folders:
         raise InputError(f"{directory}: no tasks here; make some with `tasks import`")
     found: list[Admission] = []
-    sandboxes: dict[bool, Sandbox] = {}
-    with ExitStack() as stack:
+    with opened(kind) as sandbox:
         for folder in folders:
             try:
                 task = load_task(folder)
             except InputError as error:
                 found.append(Admission(task=folder.name, admitted=False, why=str(error)))
                 continue
-            whole = task.runner == "swebench"
-            if whole not in sandboxes:
-                sandboxes[whole] = stack.enter_context(opened(kind, whole_image=whole))
-            found.append(check_task(task, sandboxes[whole], times))
+            found.append(check_task(task, sandbox, times))
             save_admission(found[-1], folder)
     _show(found, as_json=as_json)
     bad = sum(not one.admitted for one in found)
@@ -132,8 +128,7 @@ def regrade(run: Path, directory: Path | None, as_json: bool, kind: str) -> None
 
     given = load_tasks(directory) if directory else []
     known = {task.id: task for task in given}.get if directory else _of_environment(run)
-    whole_image = any(task.runner == "swebench" for task in given)
-    with opened(kind, whole_image=whole_image) as sandbox:
+    with opened(kind) as sandbox:
         found: list[Regraded] = list(regrade(read_events(run), known, sandbox))
     if not found:
         raise InputError(f"{run}: no fix is stored in its event log")
@@ -164,15 +159,11 @@ def regrade(run: Path, directory: Path | None, as_json: bool, kind: str) -> None
 
 
 @contextmanager
-def opened(kind: str, *, whole_image: bool = False) -> Iterator[Sandbox]:
-    """A sandbox; with `whole_image` one that may write all of an image, where there is Docker."""
-    from sao_gym.sandboxes import docker, open_sandbox
+def opened(kind: Any) -> Iterator[Sandbox]:
+    """A sandbox, which is told of."""
+    from sao_gym.sandboxes import open_sandbox
 
-    wanted: Any = kind
-    if whole_image and kind in ("auto", "docker") and docker.unusable() is None:
-        sandbox: Sandbox = docker.DockerSandbox(user="0:0", read_only=False)
-    else:
-        sandbox = open_sandbox(wanted)
+    sandbox = open_sandbox(kind)
     click.echo(sandbox.isolation, err=True)
     with closing(sandbox):
         yield sandbox

@@ -194,7 +194,9 @@ def test_commands_run_in_a_box_of_their_own():
     assert "One block of shell commands a turn; submit alone when done." in opening
     assert env.step("sed -n 2p m.py")[0] == "mul=lambda a,b:a+b\n"
     assert env.step("false; echo in 0.03s; false")[0] == "in <duration>\n[exit code 1]\n"
-    assert env.step("git log 2>/dev/null")[0] == "[exit code 128]\n"
+    assert env.step("git log --all --format='%an %ad %s'")[0] == (
+        "agent Sat Jan 1 <time> 2000 +0000 The task\n"
+    )
     assert env.step(" \n")[0] == "error: no commands\n"
     assert env.get_state() is None
     assert env.step("sed -i '2s/a+b/a*b/' m.py")[0] == "[exit code 0]\n"

@@ -15,10 +15,13 @@ import pytest
 from click.testing import CliRunner
 from repo_tasks import FAULTY, RIGHT, file, opened
 
+from sao_gym.envs.repo_fix import RepoFix
+from sao_gym.envs.repo_fix.bench import shared_bench
 from sao_gym.errors import InputError, MachineryError
 from sao_gym.repo.grade import EMPTY, grade
 from sao_gym.repo.importers import import_swebench
-from sao_gym.repo.swe import harness, judge, spec_of
+from sao_gym.repo.store import save_task
+from sao_gym.repo.swe import CONDA, harness, judge, spec_of
 from sao_gym.run import main
 from sao_gym.tree import Patch
 
@@ -98,11 +101,15 @@ def image():
 
     client = docker.APIClient(version="auto")
     base = base_image.ensure(client)
-    commit = "git init -q . && git add -A && git -c user.name=a -c user.email=a@b commit -qm first"
+    commit = "git -c user.name=a -c user.email=a@b commit -q --allow-empty -am"
     recipe = (
-        f"FROM {base}\nLABEL sao-gym.test=1\nCOPY repo /testbed\nWORKDIR /testbed\nRUN {commit}\n"
+        f"FROM {base}\nLABEL sao-gym.test=1\nCOPY repo /testbed\nWORKDIR /testbed\n"
+        f"COPY activate {CONDA}\n"
+        f"RUN git init -q . && git add -A && {commit} first && {commit} future\n"
+        "RUN git tag fixed && git reset -q --hard HEAD~1\n"
     )
-    context = tar({"Dockerfile": recipe, "repo/size/__init__.py": "", "repo/size/core.py": FAULTY})
+    files = {"repo/size/__init__.py": "", "repo/size/core.py": FAULTY}
+    context = tar({"Dockerfile": recipe, "activate": "export ACTIVE=$1\n", **files})
     said = list(
         client.build(
             fileobj=context,
@@ -124,7 +131,7 @@ def image():
 def sandbox(image):
     from sao_gym.sandboxes.docker import DockerSandbox
 
-    made = DockerSandbox(run="tests", user="0:0", read_only=False)
+    made = DockerSandbox(run="tests")
     yield made
     made.close()
 
@@ -143,6 +150,7 @@ def test_an_instance_is_imported_as_bytes(task) -> None:
     assert task.tree == {"size/__init__.py": file(""), "size/core.py": file(FAULTY)}
     assert task.gold == Patch({"size/core.py": file(RIGHT)}, ())
     assert list(task.tests) == ["tests/test_size.py"]
+    assert (task.root, task.image) == ("/testbed", IMAGE)
     assert task.fail_to_pass == ("tests/test_size.py::test_larger",)
 
 
@@ -232,6 +240,59 @@ def test_instances_are_imported_checked_and_judged_again_by_command(image, tmp_p
     done = CliRunner().invoke(main, ["tasks", "check", str(out), "--times", "1", "--json"])
     assert done.exit_code == 0, done.output
     assert [one["admitted"] for one in json.loads(done.stdout)] == [True]
+
+
+@pytest.fixture(scope="module")
+def stored(task, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stored")
+    save_task(task, folder)
+    return str(folder)
+
+
+def test_an_agent_works_where_the_image_expects_it_and_sees_no_later_commit(stored) -> None:
+    pytest.importorskip("swebench")
+    env = RepoFix(form="bash", sandbox="docker", tasks=stored)
+    env.reset(seed=0)
+    show = lambda command: env.step(command)[0]  # noqa: E731
+    assert show("pwd; echo $ACTIVE") == "/testbed\ntestbed\n"
+    assert show("git log --all --format=%s; git tag; git reflog | wc -l") == "The task\n1\n"
+    assert show("git status --short") == "[exit code 0]\n"
+    assert (
+        show("find / -name '*.pack' -o -name packed-refs 2>/dev/null | head") == "[exit code 0]\n"
+    )
+    ran = show('python3 -c "import size.core; print(size.core.larger(1, 2), size.core.__file__)"')
+    assert ran == "1 /testbed/size/core.py\n"
+    env.step("sed -i 's/a < b/a > b/' size/core.py")
+    assert "+    return a if a > b else b" in show("git diff")
+    _, reward, terminated, _, info = env.step("submit")
+    assert (reward, terminated) == (1.0, True)
+    assert list(info["record"]["patch"]["written"]) == ["size/core.py"]
+    env.reset(seed=0)
+    assert env.step("submit")[1:3] == (0.0, True)
+    env.close()
+    shared_bench("docker").close()
+
+
+def test_an_agent_with_tools_runs_its_tests_in_the_image(stored) -> None:
+    pytest.importorskip("swebench")
+    env = RepoFix(form="full", sandbox="docker", tasks=stored)
+    env.reset(seed=0)
+    assert env.step("run")[0] == "FAILED : there are no tests\n0 passed, 1 failed\n"
+    env.step(
+        "edit test_it.py 1 import size.core\ndef test_it():\n    assert size.core.larger(1, 2) == 2"
+    )
+    assert env.step("run")[0].startswith("FAILED test_it.py::test_it: ")
+    env.step("edit size/core.py 2     return a if a > b else b")
+    assert env.step("run")[0] == "1 passed, 0 failed\n"
+    assert env.step("submit")[1:3] == (1.0, True)
+    shared_bench("docker").close()
+
+
+def test_classic_fields_are_judged_where_the_image_expects_the_tree(sandbox, task) -> None:
+    classic = replace(task, runner="pytest")
+    assert grade(classic, task.gold, sandbox=sandbox).resolved
+    found = grade(classic, EMPTY, sandbox=sandbox)
+    assert found.failed == ("tests/test_size.py::test_larger",)
 
 
 def test_a_missing_image_is_named(sandbox, tmp_path) -> None:

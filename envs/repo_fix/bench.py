@@ -84,7 +84,7 @@ class Bench:
 
     def box(self, task: RepoTask) -> Box:
         """A box for one episode; those of the base image are started ahead."""
-        return self._pooled().start(BoxSpec(image=task.image))
+        return self._pooled().start(grade.box_of(task))
 
     def close(self) -> None:
         """End what was started; what is needed later is started again."""
@@ -151,7 +151,7 @@ class Tests:
                 Outcome("", False, f"the tests did not end within {self._task.seconds:g} s")
             )
         elif not outcomes:
-            outcomes.append(Outcome("", False, str(answer.get("why", "there are no tests"))))
+            outcomes.append(Outcome("", False, str(answer.get("why") or "there are no tests")))
         return outcomes
 
     def close(self) -> None:

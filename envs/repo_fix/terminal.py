@@ -1,13 +1,25 @@
-"""A shell on a task's tree: one box an episode, one block of commands a call."""
+"""A shell on a task's tree: one box an episode, one block of commands a call.
+
+The tree is a repository of one commit: whatever came before or after it is not there.
+"""
 
 from __future__ import annotations
 
 from sao_gym.envs.repo_fix.normalise import normalise
+from sao_gym.errors import MachineryError
 from sao_gym.repo.task import RepoTask
-from sao_gym.sandbox import Box
+from sao_gym.sandbox import WORK, Box
 from sao_gym.tree import Patch, between
 
+# One commit, the same every time; an image without git goes without.
+_HISTORY = """
+command -v git >/dev/null || exit 0
+git init -q . && git config user.name agent && git config user.email agent@localhost
+export GIT_AUTHOR_DATE="2000-01-01T00:00:00Z" GIT_COMMITTER_DATE="2000-01-01T00:00:00Z"
+git add -A -f . && git commit -q --no-verify --allow-empty -m "The task"
+"""
 _ENVIRONMENT = {"PYTHONHASHSEED": "0", "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
+_SECONDS = 120.0  # for the commit
 
 
 class Terminal:
@@ -20,7 +32,12 @@ class Terminal:
             MachineryError: the box broke.
         """
         self._box, self._task, self._seconds = box, task, seconds
-        box.put(task.tree)
+        self._root = task.root or WORK
+        box.put(task.tree, at=self._root)
+        made = box.run(["sh", "-c", _HISTORY], seconds=_SECONDS, cwd=self._root)
+        if made.code:
+            said = made.output.decode("utf-8", "replace").strip().splitlines()[-1:]
+            raise MachineryError("image", f"{task.id}: no repository: {''.join(said)}")
 
     def run(self, commands: str) -> str:
         """What commands printed, made reproducible, and how they ended if not well.
@@ -28,8 +45,12 @@ class Terminal:
         Raises:
             MachineryError: the box broke.
         """
+        before = f"{self._task.setup}\n" if self._task.setup else ""
         ran = self._box.run(
-            ["bash", "-c", commands], seconds=self._seconds, environment=_ENVIRONMENT
+            ["bash", "-c", before + commands],
+            seconds=self._seconds,
+            cwd=self._root,
+            environment=_ENVIRONMENT,
         )
         text = normalise(ran.output.decode("utf-8", "backslashreplace"))
         if text and not text.endswith("\n"):
@@ -44,7 +65,7 @@ class Terminal:
         Raises:
             MachineryError: the box broke, or holds too much.
         """
-        return between(self._task.tree, self._box.get())
+        return between(self._task.tree, self._box.get(self._root))
 
     def close(self) -> None:
         self._box.close()

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from sao_gym.errors import MachineryError
-from sao_gym.repo import runner_functions, runner_parent, runner_pytest
+from sao_gym.repo import runner_functions, runner_parent, runner_pytest, swe
 from sao_gym.repo.carry import carry
 from sao_gym.repo.task import RepoTask, Verdict
 from sao_gym.sandbox import WORK, Box, BoxSpec, Ran, Sandbox
@@ -54,8 +54,6 @@ def grade(task: RepoTask, fix: Tree | Patch, *, sandbox: Sandbox) -> Verdict:
     """
     carried = carry(task, fix)
     if task.runner == "swebench":
-        from sao_gym.repo import swe
-
         return swe.grade(task, carried.tree, sandbox=sandbox)
     return verdict(task, run_tests(task, carried.tree, sandbox=sandbox))
 
@@ -97,7 +95,7 @@ def plan_of(task: RepoTask, *, everything: bool = False) -> dict[str, Any]:
         named = {name.partition("::")[0] for name in expected}
         files = [path for path in files if path in named]
     return {
-        "root": _TREE,
+        "root": task.root or _TREE,
         "modules": sorted(files),
         "watched": sorted(task.tests),
         "only": None if everything else sorted(expected),
@@ -107,6 +105,13 @@ def plan_of(task: RepoTask, *, everything: bool = False) -> dict[str, Any]:
         "arguments": list(task.extra.get("pytest_arguments", ())),
         "plugins": list(task.extra.get("pytest_plugins", ())),
     }
+
+
+def box_of(task: RepoTask) -> BoxSpec:
+    """The box that a task's agent works in, and its tests run in."""
+    if task.root is None:
+        return BoxSpec(image=task.image)
+    return BoxSpec(image=task.image, empty=(task.root,), limits=swe.LIMITS)
 
 
 def is_test_file(path: str) -> bool:
@@ -160,13 +165,17 @@ def _run(
 ) -> tuple[dict[str, Any] | None, Ran]:
     """The signed answer, None if there is none; and how the runner ended."""
     key = secrets.token_bytes(32)
-    worker = "runner_pytest.py" if task.runner == "pytest" else "runner_functions.py"
-    isolated = ["-I", "-B"] if task.runner == "pytest" else ["-I", "-S", "-B"]
+    small = task.runner == "functions"
+    worker = "runner_functions.py" if small else "runner_pytest.py"
+    isolated = ["-I", "-S", "-B"] if small else ["-I", "-B"]
     command = ["python3", *isolated, f"{_GRADER}/runner_parent.py", f"{_GRADER}/{worker}", _OUT]
     order = json.dumps({"key": key.hex(), "plan": plan}).encode()
-    box = sandbox.start(BoxSpec(image=task.image))
+    if task.setup:
+        command = ["bash", "-c", f'{task.setup}\nexec "$@"', "bash", *command]
+    box = sandbox.start(box_of(task))
     try:
-        box.put({f"{_TREE}/{path}": entry for path, entry in tree.items()} | _grader(task))
+        box.put(_grader(task))
+        box.put(tree, at=task.root or f"{WORK}/{_TREE}")
         ran = box.run(command, seconds=task.seconds + _GRACE, stdin=order)
         return _report(box, key), ran
     finally:
@@ -216,7 +225,7 @@ def _probe(task: RepoTask, sandbox: Sandbox) -> None:
     if answer is not None and "error" not in answer:
         return
     said = ran.output.decode("utf-8", "replace").splitlines()[-1:]
-    needs = "python3 and pytest" if task.runner == "pytest" else "python3"
+    needs = "python3" if task.runner == "functions" else "python3 and pytest"
     raise MachineryError(
         "image", _line(f"image {task.image}: no test run; it needs {needs} ({''.join(said)})")
     )

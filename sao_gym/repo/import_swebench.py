@@ -88,7 +88,7 @@ def task_of(instance: Mapping[str, Any], sandbox: Sandbox) -> RepoTask:
     expected = [*instance["FAIL_TO_PASS"], *instance["PASS_TO_PASS"]]
     if ours and not all("::" in name for name in expected):
         raise InputError(f"no field {ours[0]!r}, and its test names are no pytest node ids")
-    box = sandbox.start(BoxSpec(image=str(instance["image"]), limits=swe.LIMITS))
+    box = sandbox.start(BoxSpec(image=str(instance["image"]), limits=swe.LIMITS, whole=True))
     try:
         tree = box.get(swe.TESTBED, limit=_LARGEST)
         tests = _changed(box, tree, instance["test_patch"], "test_patch")
@@ -105,6 +105,8 @@ def task_of(instance: Mapping[str, Any], sandbox: Sandbox) -> RepoTask:
         gold=gold,
         runner="pytest" if ours else "swebench",
         image=str(instance["image"]),
+        root=swe.TESTBED,
+        setup=swe.ACTIVATE,
         seconds=SECONDS,
         extra={"instance": dict(instance)},
     )

@@ -37,7 +37,7 @@ _REPLACED = ("_getini_unknown_type",)
 def work(plan: dict[str, Any]) -> dict[str, Any]:
     """Run the tests of a plan.
 
-    `{"root", "modules": test paths, "watched": paths, "ini": path beside the root, "arguments",
+    `{"root", "modules": test paths, "watched": paths, "ini": path, "arguments",
     "plugins", "seconds"}` ->
     `{"outcomes": {node id: [passed, why]}, "timed_out", "tampered": bool, "why"}`
     """
@@ -151,7 +151,7 @@ def _run(down: int, up: int, root: str, plan: dict[str, Any], known: dict[str, A
             importlib.import_module(f"_pytest.{plugin}")
         for plugin in plan["plugins"]:
             importlib.import_module(plugin)
-        ini = os.path.join(os.path.dirname(root), plan["ini"])
+        ini = os.path.abspath(plan["ini"])
         os.chdir(root)
         source = os.path.join(root, "src")
         guard = _guard(known, set(plan["plugins"]))

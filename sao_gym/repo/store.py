@@ -75,6 +75,8 @@ def load_task(folder: Path | str) -> RepoTask:
         gold=gold,
         runner=head["runner"],
         image=head["image"],
+        root=head.get("root"),
+        setup=head.get("setup", ""),
         seconds=head["seconds"],
         extra=head["extra"],
     )
@@ -142,6 +144,8 @@ def _head(task: RepoTask, trees: dict[str, Tree]) -> dict[str, Any]:
         "pass_to_pass": list(task.pass_to_pass),
         "runner": task.runner,
         "image": task.image,
+        "root": task.root,
+        "setup": task.setup,
         "seconds": task.seconds,
         "gold": gold,
         "sha256": {name: digest(tree) for name, tree in trees.items()},

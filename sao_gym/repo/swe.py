@@ -5,8 +5,8 @@ read its output, so the verdict is theirs. What is carried over is ours: source 
 `conftest.py` of the agent never reaches them. Their parsers read what the tests print, as
 everywhere in that benchmark; such verdicts are not sealed against code that prints results.
 
-Needs the package `swebench` (5.x) and a sandbox whose boxes are the instance's image, with a
-writable `TESTBED`.
+Needs the package `swebench` (5.x) and Docker: the instance's image is run as it was made, by root
+and with all of it writable.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import importlib
 import tempfile
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from sao_gym.errors import InputError, MachineryError
@@ -25,6 +25,9 @@ from sao_gym.tree import Tree, between
 TESTBED = "/testbed"
 """Where the repository lies in the images of SWE-bench."""
 
+CONDA = PurePosixPath("/opt", "miniconda3", "bin", "activate")
+ACTIVATE = f"if [ -r {CONDA} ]; then . {CONDA} testbed; fi"
+"""The Python of the repository, in the images of SWE-bench."""
 LIMITS = BoxLimits(memory=4 << 30, processes=1024, disk=2 << 30, output=32 << 20, cpus=2.0)
 
 
@@ -52,7 +55,7 @@ def grade(task: RepoTask, tree: Tree, *, sandbox: Sandbox) -> Verdict:
     grading, utils = harness()
     spec = spec_of(utils, task)
     change = between(task.tree, {**tree, **_pristine(task)})
-    box = sandbox.start(BoxSpec(image=task.image, limits=LIMITS))
+    box = sandbox.start(BoxSpec(image=task.image, limits=LIMITS, whole=True))
     try:
         if change.removed:
             _must(box, ["rm", "-f", "--", *change.removed])

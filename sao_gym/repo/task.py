@@ -36,6 +36,11 @@ class RepoTask:
     """`functions`: module-level `test_*` functions, run by a small runner of ours with the standard
     library alone; `pytest`; or a SWE-bench instance, judged by its own harness's parser."""
     image: str = "base"
+    root: str | None = None
+    """Where the image expects the tree (SWE-bench: /testbed); what it has there, a history with
+    later commits, say, is hidden from the agent. None: it may lie anywhere."""
+    setup: str = ""
+    """Shell commands that stand before each of the agent's, to find the image's own Python, say."""
     seconds: float = 30.0
     """Time limit of the test run."""
     extra: Mapping[str, Any] = field(default_factory=dict)

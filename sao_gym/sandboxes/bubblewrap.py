@@ -54,7 +54,7 @@ class BubblewrapSandbox:
             link = LocalLink(
                 [
                     *("bwrap", "--info-fd", str(tell)),
-                    *_arguments(spec.limits, files),
+                    *_arguments(spec, files),
                     *("--", "/usr/bin/env", "python3", "-I", "-S"),
                     *("-c", source(), json.dumps(config)),
                 ],
@@ -118,8 +118,8 @@ def _help() -> str:
     return subprocess.run(["bwrap", "--help"], capture_output=True, text=True).stdout
 
 
-def _arguments(limits: BoxLimits, files: list[int]) -> list[str]:
-    work, temporary, shared = map(str, shares(limits.disk))
+def _arguments(spec: BoxSpec, files: list[int]) -> list[str]:
+    work, temporary, shared = map(str, shares(spec.limits.disk))
     passwd, group, hosts = map(str, files)
     arguments = [
         *("--unshare-all", "--unshare-user", "--new-session", "--as-pid-1"),
@@ -134,7 +134,7 @@ def _arguments(limits: BoxLimits, files: list[int]) -> list[str]:
         *("--proc", "/proc", "--dev", "/dev"),
         *("--perms", "1777", "--size", shared, "--tmpfs", "/dev/shm", "--remount-ro", "/dev"),
         *("--perms", "1777", "--size", temporary, "--tmpfs", "/tmp"),
-        *("--size", work, "--tmpfs", WORK),
+        *(part for at in (WORK, *spec.empty) for part in ("--size", work, "--tmpfs", at)),
         *("--remount-ro", "/", "--chdir", WORK),
     ]
     if "--disable-userns" in _help():  # since bubblewrap 0.8

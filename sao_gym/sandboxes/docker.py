@@ -62,19 +62,17 @@ class DockerSandbox:
 
     name = "docker"
 
-    def __init__(
-        self, *, run: str = "", user: str = f"{NOBODY}:{NOBODY}", read_only: bool = True
-    ) -> None:
-        """`user` and `read_only` (the image's own files) are for images that need it otherwise."""
+    isolation = (
+        "docker: one container for each box, no network, no capabilities, read-only image (unless "
+        "a task's image needs it otherwise), limits on memory, processes, CPU and disk; the kernel "
+        "is shared"
+    )
+
+    def __init__(self, *, run: str = "") -> None:
         import docker
 
         self._client = docker.APIClient(timeout=_SECONDS, version="auto")
-        self._run, self._user, self._read_only = run, user, read_only
-        files = "read-only image" if read_only else "writable image"
-        self.isolation = (
-            f"docker: one container for each box, no network, no capabilities, {files}, limits on "
-            "memory, processes, CPU and disk; the kernel is shared"
-        )
+        self._run = run
         self._boxes = Boxes()
         # more starts at once only make each of them slower, until they fail
         self._starting = threading.BoundedSemaphore(os.cpu_count() or 1)
@@ -135,7 +133,7 @@ class DockerSandbox:
                 network_disabled=True,
                 stdin_open=True,
                 tty=False,
-                user=self._user,
+                user=f"{_user(spec)}:{_user(spec)}",
                 working_dir=WORK,
                 host_config=self._host_config(spec),
             )
@@ -146,9 +144,9 @@ class DockerSandbox:
         return str(made["Id"])
 
     def _host_config(self, spec: BoxSpec) -> Any:
-        limits, nobody = spec.limits, self._user.partition(":")
+        limits, user = spec.limits, _user(spec)
         work, temporary, shared = shares(limits.disk)
-        whose = f"uid={nobody[0]},gid={nobody[2] or nobody[0]}"
+        folder = f"rw,exec,nosuid,nodev,size={work},mode=755,uid={user},gid={user}"
         memory = limits.memory + _OURS
         return self._client.create_host_config(
             auto_remove=True,
@@ -162,11 +160,11 @@ class DockerSandbox:
             nano_cpus=int(limits.cpus * 1e9),
             network_mode="none",
             pids_limit=limits.processes + 1,
-            read_only=self._read_only,
+            read_only=not spec.whole,
             security_opt=["no-new-privileges"],
             shm_size=max(shared, 1 << 16),
             tmpfs={
-                WORK: f"rw,exec,nosuid,nodev,size={work},mode=755,{whose}",
+                **dict.fromkeys((WORK, *spec.empty), folder),
                 "/tmp": f"rw,exec,nosuid,nodev,size={temporary},mode=1777",
                 "/dev/mqueue": "ro,noexec,nosuid,nodev,size=4k,mode=755",
             },
@@ -286,6 +284,10 @@ def tried(call: Callable[[], T]) -> T:
             # apart, so that those who were refused together do not come back together
             time.sleep(pause * random.SystemRandom().uniform(0.5, 1.5))
     raise MachineryError("engine", f"the Docker engine: {_line(last)}")
+
+
+def _user(spec: BoxSpec) -> int:
+    return 0 if spec.whole else NOBODY
 
 
 def _environment(spec: BoxSpec) -> dict[str, str]:

@@ -42,6 +42,8 @@ class ProcessSandbox:
             raise MachineryError(
                 "image", f"the process sandbox has no images, only `base`: {spec.image!r}"
             )
+        if spec.empty:
+            raise MachineryError("engine", f"the process sandbox has no folder {spec.empty[0]}")
         mine = owner.me().text()
         folder = owner.folder()
         for name in ("work", "tmp"):
