@@ -72,14 +72,23 @@ class ScriptedEnvironment(gym.Env[str, str]):
 
 
 class ScriptedAgent:
-    """Two actions, `a` (token 2) and `b` (token 3); every observation is token 1."""
+    """Two actions, `a` (token 2) and `b` (token 3); every observation is token 1.
+
+    With `reopens` a new segment opens with it, too.
+    """
 
     max_new_tokens = 1
     stop_ids: frozenset[int] = frozenset()
     closing: tuple[int, ...] = ()
 
+    def __init__(self, *, reopens: bool = False) -> None:
+        self._reopens = reopens
+
     def begin(self, observation: str) -> tuple[int, ...]:
         return (1,)
+
+    def reopen(self, observation: str, left_out: int) -> tuple[int, ...] | None:
+        return (1,) if self._reopens else None
 
     def observe(self, observation: str) -> tuple[int, ...]:
         return (1,)

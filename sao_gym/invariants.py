@@ -54,6 +54,7 @@ def check(
     batch_size: int,
     group_size: int = 1,
     reward_late: bool = False,
+    context: float = math.inf,
 ) -> None:
     """Check a whole run, from its first event to `RunEnded`.
 
@@ -64,6 +65,7 @@ def check(
         batch_size: rollouts of one update.
         group_size: rollouts that share a task, and are trained on together.
         reward_late: a rollout that ends under another concept is judged by that one.
+        context: tokens that a segment may be long.
 
     Raises:
         Violation: the first event with which something is wrong.
@@ -74,6 +76,7 @@ def check(
         batch_size=batch_size,
         group_size=group_size,
         reward_late=reward_late,
+        context=context,
     )
     before = -math.inf
     for at, (seconds, event) in enumerate(history):
@@ -116,6 +119,7 @@ class _Run:
     batch_size: int
     group_size: int
     reward_late: bool
+    context: float
     at: int = 0
     ended: bool = False
     rollouts: list[_Rollout] = field(default_factory=list)
@@ -272,6 +276,10 @@ class _Run:
             late or [turn.reward for turn in trajectory.turns] == rollout.rewards,
             f"rollout {number}: its trajectory holds other rewards than its steps",
         )
+        self.expect(
+            _longest_segment(trajectory) <= self.context,
+            f"rollout {number} holds a segment longer than the context",
+        )
         rollout.finished = True
         self.acting -= 1
         self.completed += 1
@@ -346,3 +354,13 @@ class _Run:
         )
         self.expect(clocks == counted, f"the clocks show {clocks}, counted were {counted}")
         self.ended = True
+
+
+def _longest_segment(trajectory: Trajectory) -> int:
+    """In tokens."""
+    longest = length = 0
+    for turn in trajectory.turns:
+        length = 0 if turn.restart else length
+        length += len(turn.observation_ids) + len(turn.action_ids)
+        longest = max(longest, length)
+    return longest

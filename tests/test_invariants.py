@@ -310,6 +310,21 @@ def test_the_bounds_bind(bounds, what):
         check(history(GOOD), **(BOUNDS | bounds))
 
 
+def test_no_segment_is_longer_than_the_context():
+    """Rollout 1 has two turns of 2 tokens, rollout 2 one of 4."""
+    check(history(GOOD), **BOUNDS, context=4)
+    with pytest.raises(Violation, match="rollout 1 holds a segment longer than the context"):
+        check(history(GOOD), **BOUNDS, context=3)
+    parted = {}
+    for name, event in GOOD.items():
+        if isinstance(event, RolloutFinished):
+            turns = tuple(replace(turn, restart=True) for turn in event.trajectory.turns)
+            event = replace(event, trajectory=replace(event.trajectory, turns=turns))
+        parted[name] = event
+    with pytest.raises(Violation, match="rollout 2 holds a segment longer than the context"):
+        check(history(parted), **BOUNDS, context=3)
+
+
 def test_a_lag_above_the_bound_is_found():
     """The same rollout trained one update later, and more room to start."""
     events = [

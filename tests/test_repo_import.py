@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from repo_tasks import FAULTY, RIGHT, TESTS, file, patch, size_task
+from repo_tasks import FAULTY, RIGHT, TESTS, file, harbor, patch, size_task
 
 from sao_gym.errors import InputError
 from sao_gym.events import EnvironmentStepped
@@ -73,31 +72,6 @@ def test_a_file_that_is_not_there_is_named(sandbox, tmp_path) -> None:
         list(import_swebench(tmp_path / "none.jsonl", sandbox))
 
 
-def harbor(folder: Path, **changes: str | None) -> Path:
-    """A Harbor task; `a__b` stands for the file a/b."""
-    files: dict[str, str | None] = {
-        "task.toml": 'version = "1.0"\n\n[metadata]\ndifficulty = "easy"\n\n'
-        "[verifier]\ntimeout_sec = 20.0\n",
-        "instruction.md": "# Larger\n\nIt is the smaller one.\n",
-        "environment/Dockerfile": "# where\nFROM python:3.12-slim\nWORKDIR /app\n\n"
-        "RUN pip install --no-cache-dir \\\n    pytest==8.4.1\nCOPY size ./size\nCOPY note.txt .\n",
-        "environment/size/__init__.py": "",
-        "environment/size/core.py": FAULTY,
-        "environment/note.txt": "a note\n",
-        "tests/test.sh": "#!/bin/bash\npytest /tests\n",
-        "tests/test_size.py": "from size.core import larger\n\n\n"
-        "def test_larger():\n    assert larger(1, 2) == 2\n\n\n"
-        "def test_equal():\n    assert larger(3, 3) == 3\n\n\n"
-        "def test_never():\n    assert False\n",
-        "solution/solve.sh": "sed -i 's/a < b/a > b/' size/core.py\n",
-    }
-    for name, text in (files | {k.replace("__", "/"): v for k, v in changes.items()}).items():
-        if text is not None:
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(text)
-    return folder
-
-
 def test_a_harbor_task_becomes_a_task(sandbox, tmp_path) -> None:
     (found,) = import_harbor(harbor(tmp_path / "larger"), sandbox)
     assert found.why == ""
@@ -113,6 +87,7 @@ def test_a_harbor_task_becomes_a_task(sandbox, tmp_path) -> None:
     assert task.fail_to_pass == (f"{TESTS}::test_larger",)
     assert task.pass_to_pass == (f"{TESTS}::test_equal",)
     assert (task.runner, task.seconds) == ("pytest", 20.0)
+    assert (task.image, task.root) == ("base", None)
 
 
 @pytest.mark.parametrize(
@@ -126,11 +101,26 @@ def test_a_harbor_task_becomes_a_task(sandbox, tmp_path) -> None:
         ({"environment/Dockerfile": "FROM python:3\nRUN make\n"}, "'RUN make' needs a build"),
         ({"environment/Dockerfile": "FROM python:3\nWORKDIR /app\nCOPY size /etc\n"}, "outside"),
         ({"environment/Dockerfile": "FROM python:3\nWORKDIR /app\nCOPY ../tests .\n"}, "outside"),
-        ({"environment/Dockerfile": "FROM python:3\nWORKDIR /app\nCOPY --chown=a b .\n"}, "only"),
+        (
+            {"environment/Dockerfile": "FROM python:3\nWORKDIR /app\nCOPY --chown=a b .\n"},
+            "goes without",
+        ),
+        (
+            {"environment/Dockerfile": "FROM python:3\nWORKDIR $APP\n"},
+            "'WORKDIR $APP' needs a build",
+        ),
         ({"environment/docker-compose.yaml": "x"}, "services are not supported"),
-        ({"task.toml": '[environment]\ndocker_image = "x:1"\n'}, "docker_image 'x:1'"),
+        ({"task.toml": '[environment]\ndocker_image = "x:1"\n'}, "docker_image 'x:1' needs Docker"),
+        ({"task.toml": "environment = 1\n"}, "'environment' is no table"),
+        ({"task.toml": '[verifier]\ntimeout_sec = "1"\n'}, "timeout_sec is no number"),
         ({"steps/one/instruction.md": "x"}, "several steps"),
-        ({"tests/test_size.py": "open('/app/size/core.py')\n"}, "absolute path /app"),
+        ({"tests/test_size.py": "open('/app/size/core.py')\n"}, "sandbox has no folder /app"),
+        ({"solution/solve.sh": "cd /app\n"}, "sandbox has no folder /app"),
+        ({"instruction.md": "Mend /app/size/core.py.\n"}, "sandbox has no folder /app"),
+        ({"environment/note.txt": "see /app.\n"}, "sandbox has no folder /app"),
+        ({"solution/solve.sh": "sh /solution/x\n"}, "sandbox has no folder /solution"),
+        ({"tests/test_size.py": "open('/tests/x')\n"}, "tests/test_size.py names /tests, which"),
+        ({"tests/conftest.py": "X = '/solution'\n"}, "tests/conftest.py names /solution, which"),
         ({"tests/test_size.py": None}, "no pytest files"),
         ({"solution/solve.sh": None}, "no solution/solve.sh"),
         ({"solution/solve.sh": "echo broken >&2; exit 3\n"}, "exit code 3 (broken)"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -151,6 +152,7 @@ def _verify(case: Case, ended: Ended) -> None:
         batch_size=case.batch_size,
         group_size=case.group_size,
         reward_late=case.world.inflight == "reward_late",
+        context=(case.parts == "scripted" and case.context) or math.inf,
     )
     match ended.error:
         case None:

@@ -112,6 +112,8 @@ class Case(Section):
     """An action is up to so many tokens long (scripted parts)."""
     context: Count | None = None
     """Tokens the policy can attend over (scripted parts); null: without end."""
+    reopens: bool = False
+    """The agent goes on in a new segment when the context is full (scripted parts)."""
     evaluate_every: Count | None = None
     checkpoint_every: Count | None = 1
     budget: Bound = Bound()

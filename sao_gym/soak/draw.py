@@ -6,6 +6,7 @@ from typing import get_args
 
 from hypothesis import strategies as st
 
+from sao_gym import rng
 from sao_gym.faults import FaultKind, FaultRule
 from sao_gym.latency import Constant, Empirical, Gamma, Latency, LogNormal
 from sao_gym.soak.declared import Bound, Case, World
@@ -66,7 +67,9 @@ def _bounds(most: int) -> st.SearchStrategy[Bound]:
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
     """One case."""
-    real = draw(st.integers(0, REAL_IN - 1)) == REAL_IN // 2
+    seed = draw(st.integers(0, 999_999))
+    # by the seed's hash: a rare value drawn by itself comes in some batches often, in most never
+    real = rng.uniform(seed, "soak/real") < 1 / REAL_IN
     learner = draw(st.sampled_from(("sao", "grpo", "reinforce", "running_mean"))) if real else "sao"
     groups = [(1, 1), (4, 1), (2, 2), (4, 2), (6, 3), (4, 4), (3, 1)]
     if real:
@@ -74,7 +77,7 @@ def cases(draw: st.DrawFn) -> Case:
     batch_size, group_size = draw(st.sampled_from(groups))
     drifts = ("none", "abrupt", "gradual") + (() if real else ("incremental",))
     return Case(
-        seed=draw(st.integers(0, 9999)),
+        seed=seed,
         parts="real" if real else "scripted",
         learner=learner,
         slots=draw(st.integers(1, 16)),
@@ -91,6 +94,7 @@ def cases(draw: st.DrawFn) -> Case:
         fails=draw(st.sampled_from((0.0, 0.1, 0.3, 0.6))),
         tokens=draw(st.integers(1, 4)),
         context=draw(st.sampled_from((None, 8, 12))),
+        reopens=draw(st.booleans()),
         evaluate_every=draw(st.sampled_from((None, 1, 3))),
         checkpoint_every=draw(st.sampled_from((1, 2, 5, None))),
         budget=draw(_bounds(60 if real else 120)),

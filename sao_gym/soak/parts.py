@@ -115,7 +115,7 @@ class TalkativeEngine:
 @contextmanager
 def _scripted(case: Case) -> Iterator[Machine]:
     learner = ScriptedLearner(batch_size=case.batch_size, group_size=case.group_size)
-    agent = ScriptedAgent()
+    agent = ScriptedAgent(reopens=case.reopens)
     agent.max_new_tokens = case.tokens
     executor = VirtualExecutor(
         engine=TalkativeEngine(seed=case.seed, longest=case.tokens),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,6 +55,31 @@ def size_task(runner: str = "functions", **changes: Any) -> RepoTask:
         "seconds": 20.0,
     }
     return RepoTask(**(fields | changes))
+
+
+def harbor(folder: Path, **changes: str | None) -> Path:
+    """A Harbor task; `a__b` stands for the file a/b."""
+    files: dict[str, str | None] = {
+        "task.toml": 'version = "1.0"\n\n[metadata]\ndifficulty = "easy"\n\n'
+        "[verifier]\ntimeout_sec = 20.0\n",
+        "instruction.md": "# Larger\n\nIt is the smaller one.\n",
+        "environment/Dockerfile": "# where\nFROM python:3.12-slim\nWORKDIR /app\n\n"
+        "RUN pip install --no-cache-dir \\\n    pytest==8.4.1\nCOPY size ./size\nCOPY note.txt .\n",
+        "environment/size/__init__.py": "",
+        "environment/size/core.py": FAULTY,
+        "environment/note.txt": "a note\n",
+        "tests/test.sh": "#!/bin/bash\npytest /tests\n",
+        "tests/test_size.py": "from size.core import larger\n\n\n"
+        "def test_larger():\n    assert larger(1, 2) == 2\n\n\n"
+        "def test_equal():\n    assert larger(3, 3) == 3\n\n\n"
+        "def test_never():\n    assert False\n",
+        "solution/solve.sh": "sed -i 's/a < b/a > b/' size/core.py\n",
+    }
+    for name, text in (files | {k.replace("__", "/"): v for k, v in changes.items()}).items():
+        if text is not None:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text)
+    return folder
 
 
 def opened(kind: str) -> Any:
