@@ -87,8 +87,9 @@ def test_an_episode_goes_on_in_new_segments(asked):
 
 
 def test_one_that_does_not_go_on_is_truncated():
-    for agent in (ScriptedAgent(), Declines()):
-        history = list(simulate(agent=agent, make_environment=long, rollouts=3, context=8))
+    """With a context of 4 a new segment of 4 would leave no room for an action."""
+    for agent, context in ((ScriptedAgent(), 8), (Declines(), 8), (Reopens(), 4)):
+        history = list(simulate(agent=agent, make_environment=long, rollouts=3, context=context))
         ends = [event.trajectory.outcome for event in of(history, RolloutFinished)]
         assert ends == [Truncated("context")] * 3
 
