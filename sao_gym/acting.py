@@ -65,27 +65,28 @@ class Acting:
             limit = Terminated() if event.terminated else Truncated("environment")
             self._finish(event.rollout, limit)
             return
-        prompt = event.turn == 0
         try:
-            if prompt:
-                rollout.opening = rollout.notice + event.observation
-                ids = self.agent.begin(rollout.opening)
-            else:
-                ids = reply(self.agent, rollout.context, event.observation)
-        except InputError as error:  # an observation that the tokenizer cannot say
+            fits = self._observed(rollout, event)
+        except InputError as error:  # what the tokenizer cannot say, or a prompt without room
             self._fail(event.rollout, Failed("contract", str(error)))
             return
-        rollout.observe(ids)
+        if fits:
+            self.executor.sample(rollout.request(event.rollout, event.turn + 1, self.agent))
+        else:
+            self._finish(event.rollout, Truncated("context"))
+
+    def _observed(self, rollout: OpenRollout, event: EnvironmentStepped) -> bool:
+        """Append an observation; whether an action still fits, perhaps in a new segment."""
         room = self.context - self.agent.max_new_tokens
-        if len(rollout.context) > room:
-            if prompt:
-                detail = f"a prompt of {len(ids)} tokens leaves no room for an action"
-                self._fail(event.rollout, Failed("contract", detail))
-                return
-            if not rollout.reopen(self.agent, room):
-                self._finish(event.rollout, Truncated("context"))
-                return
-        self.executor.sample(rollout.request(event.rollout, event.turn + 1, self.agent))
+        if event.turn == 0:
+            rollout.opening = rollout.notice + event.observation
+            ids = self.agent.begin(rollout.opening)
+            if len(ids) > room:
+                raise InputError(f"a prompt of {len(ids)} tokens leaves no room for an action")
+            rollout.observe(ids)
+            return True
+        rollout.observe(reply(self.agent, rollout.context, event.observation))
+        return len(rollout.context) <= room or rollout.reopen(self.agent, room)
 
     def turn_sampled(self, event: TurnSampled) -> None:
         done = event.completion

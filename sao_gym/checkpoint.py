@@ -26,7 +26,7 @@ from sao_gym.faults import Faults
 
 FOLDER = "checkpoints"
 FORMAT = "sao-gym/checkpoint"
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

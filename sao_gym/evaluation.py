@@ -98,23 +98,23 @@ class EpisodeEvaluator:
         if answer.terminated or answer.truncated:
             return
         agent = self._agent
+        room, restart = self._context - agent.max_new_tokens, False
         try:
             if episode.said:
                 ids = reply(agent, episode.context, answer.observation)
             else:
                 episode.opening = answer.observation
                 ids = agent.begin(answer.observation)
-        except InputError:  # an observation that the tokenizer cannot say
+            episode.heard.append(ids)
+            episode.context.extend(ids)
+            if len(episode.context) > room:
+                context = reopened(agent, episode.opening, episode.said, episode.heard, room)
+                if context is None:
+                    return
+                episode.context, restart = context, True
+        except InputError:  # what the tokenizer cannot say
             episode.failed = True
             return
-        episode.heard.append(ids)
-        episode.context.extend(ids)
-        room, restart = self._context - agent.max_new_tokens, False
-        if len(episode.context) > room:
-            context = reopened(agent, episode.opening, episode.said, episode.heard, room)
-            if context is None:
-                return
-            episode.context, restart = context, True
         self._engine.submit(
             Request(
                 rollout=number,

@@ -128,7 +128,9 @@ class Engine(Protocol):
         """Of the weights that it holds."""
         ...
 
-    def submit(self, request: Request) -> None: ...
+    def submit(self, request: Request) -> None:
+        """Sample from the next tick on. With `restart` what it holds of the rollout is void."""
+        ...
 
     def step(self) -> Sequence[Completion]:
         """One decode tick: every active sequence advances by one token."""

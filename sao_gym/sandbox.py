@@ -108,7 +108,8 @@ class Box(Protocol):
     ) -> Held:
         """Start a command that goes on. The box serves nothing else from then on.
 
-        The command ends with the box, and the box with the command.
+        The command ends with the box, and the box with the command. What it writes to its standard
+        error is not read before that; it should be little.
         """
         ...
 

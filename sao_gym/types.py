@@ -137,8 +137,8 @@ class Trajectory:
 class Request:
     """Ask an engine to continue a token sequence.
 
-    `context_ids` is the whole history, token in token out; the engine keeps the KV cache of a
-    rollout between its turns and feeds only what is new.
+    `context_ids` is the whole history of the segment, token in token out; the engine keeps the KV
+    cache of a rollout between its turns and feeds only what is new.
     """
 
     rollout: int

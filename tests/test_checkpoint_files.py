@@ -126,8 +126,8 @@ def test_a_checkpoint_of_another_run_is_refused(written, tmp_path, scenario):
 def test_another_format_version_is_refused(written, scenario):
     path = next(newest_first(written))
     head, _, rest = path.read_bytes().partition(b"\n")
-    path.write_bytes(json.dumps(json.loads(head) | {"version": 2}).encode() + b"\n" + rest)
-    with pytest.raises(InputError, match="format version 2, but this sao-gym reads version 1"):
+    path.write_bytes(json.dumps(json.loads(head) | {"version": 9}).encode() + b"\n" + rest)
+    with pytest.raises(InputError, match="format version 9, but this sao-gym reads version 2"):
         find(written, scenario, mode="virtual")
 
 

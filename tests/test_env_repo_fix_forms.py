@@ -9,7 +9,7 @@ import pytest
 from sandbox_kinds import owned_by
 
 from sao_gym import boundary
-from sao_gym.envs.repo_fix import RepoFix, bench, family, functions
+from sao_gym.envs.repo_fix import RepoFix, bench, family, functions, terminal
 from sao_gym.errors import InputError, MachineryError
 from sao_gym.repo.admission import Admission
 from sao_gym.repo.store import save_admission, save_task
@@ -203,6 +203,28 @@ def test_commands_run_in_a_box_of_their_own():
     shown, reward, terminated, _, info = env.step("submit\n")
     assert (shown, reward, terminated) == ("resolved\n", 1.0, True)
     assert list(info["record"]["patch"]["written"]) == ["m.py"]
+    bench.shared_bench("process").close()
+
+
+def test_a_tree_that_grew_too_large_cannot_be_submitted(monkeypatch):
+    monkeypatch.setattr(terminal, "_ADDED", 1000)
+    env = RepoFix(form="bash", sandbox="process", calls=3)
+    operator_task(env)
+    env.step("head -c 100000 /dev/zero > big")
+    said = "error: the repository holds too much; remove what it does not need\n"
+    assert env.step("submit")[:3] == (said, 0.0, False)
+    _, reward, terminated, truncated, info = env.step("true")
+    assert (reward, terminated, truncated) == (0.0, False, True)
+    assert info["record"]["patch"]["written"] == {}
+    bench.shared_bench("process").close()
+
+
+def test_a_task_that_cannot_be_set_up_leaves_no_box(monkeypatch):
+    monkeypatch.setattr(terminal, "_HISTORY", "echo no git here; exit 3")
+    env = RepoFix(form="bash", sandbox="process")
+    with pytest.raises(MachineryError, match="no repository: no git here"):
+        operator_task(env)
+    assert bench.shared_bench("process")._pool._lent == set()
     bench.shared_bench("process").close()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -111,14 +113,15 @@ def test_layout_by_hand():
     )
     assert batch.ids.tolist() == [[1, 2, 3, 4, 5, 6, 7, 8], [2, 3] + [11] * 6]
     assert batch.attention.sum(dim=1).tolist() == [8, 2]
-    assert batch.positions[0].tolist() == list(range(8))
+    assert batch.sequence.tolist() == [[0, 0, 0], [1, 0, 0]]
+    assert batch.first.tolist() == [0, 1]
     assert batch.columns.tolist() == [[2, 3, 6], [0, 0, 0]]
     assert batch.actions.tolist() == [[4, 5, 8], [3, 0, 0]]
     assert batch.mask.tolist() == [[True, True, True], [True, False, False]]
     assert batch.rewards.tolist() == [[0.0, 0.25, 1.0], [2.0, 0.0, 0.0]]
     assert batch.versions.tolist() == [[6, 7, 8], [0, 0, 0]]
     torch.testing.assert_close(batch.logprobs[0], torch.tensor([-0.1, -0.2, -0.3]))
-    assert batch.last.tolist() == [7, 1]
+    assert batch.last.tolist() == [[0, 7], [1, 1]]
     assert batch.truncated.tolist() == [False, True]
     assert batch.totals.tolist() == [1.25, 2.0]
     assert batch.groups.tolist() == [0, 7]
@@ -128,13 +131,25 @@ def test_layout_by_hand():
 
 def test_segments_by_hand():
     batch = collate(SEGMENTS, pad_id=0)
-    assert batch.ids[0].tolist() == [1, 2, 3, 4, 5, 1, 10, 5, 7, 8, 2, 6, 3, 9, 4, 4]
-    assert batch.positions[0].tolist() == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2]
-    assert batch.columns[0].tolist() == [2, 3, 8, 9, 11, 13, 14]
-    assert batch.last.tolist() == [15, 1, 7]
-    assert set(batch.inputs) == {"input_ids", "position_ids"}
-    assert set(batch.rows(1, 2).inputs) == {"input_ids"}
-    assert set(collate(MIXED, pad_id=0).inputs) == {"input_ids"}
+    assert batch.ids.tolist() == [
+        [1, 2, 3, 4, 5, 0, 0, 0],
+        [1, 10, 5, 7, 8, 2, 6, 3],
+        [9, 4, 4, 0, 0, 0, 0, 0],
+        [2, 3, 0, 0, 0, 0, 0, 0],
+        [5, 5, 6, 7, 0, 0, 0, 0],
+        [8, 5, 6, 7, 0, 0, 0, 0],
+    ]
+    assert batch.attention.sum(dim=1).tolist() == [5, 8, 3, 2, 4, 4]
+    assert batch.first.tolist() == [0, 3, 4]
+    assert batch.sequence[0].tolist() == [0, 0, 1, 1, 1, 2, 2]
+    assert batch.columns[0].tolist() == [2, 3, 3, 4, 6, 0, 1]
+    assert batch.actions[0].tolist() == [4, 5, 8, 2, 3, 4, 4]
+    assert batch.last.tolist() == [[2, 2], [3, 1], [5, 3]]
+    part = batch.rows(1, 3)
+    assert part.ids.tolist() == [[2, 3, 0, 0], [5, 5, 6, 7], [8, 5, 6, 7]]
+    assert part.first.tolist() == [0, 1]
+    assert part.sequence.tolist() == [[0, 0, 0, 0, 0, 0, 0], [1, 1, 2, 2, 0, 0, 0]]
+    assert part.last.tolist() == [[0, 1], [2, 3]]
     with pytest.raises(ValueError, match="nothing precedes"):
         collate([trajectory(turn([1], [2]), turn([], [3], restart=True))], pad_id=0)
 
@@ -209,7 +224,10 @@ def test_a_missing_logprob_is_an_error_not_a_zero():
 
 tokens = st.lists(st.integers(0, VOCABULARY - 1), max_size=4)
 turns = st.lists(
-    st.builds(turn, tokens, tokens, st.sampled_from([0.0, 0.5, 1.0])), min_size=1, max_size=4
+    st.builds(turn, tokens, tokens, st.sampled_from([0.0, 0.5, 1.0]))
+    | st.builds(partial(turn, restart=True), tokens.map(lambda ids: [1, *ids]), tokens),
+    min_size=1,
+    max_size=4,
 )
 rows = st.lists(turns.map(lambda ts: trajectory(turn([1], [2]), *ts)), min_size=1, max_size=5)
 
@@ -218,14 +236,26 @@ rows = st.lists(turns.map(lambda ts: trajectory(turn([1], [2]), *ts)), min_size=
 @given(rows, st.integers(1, 6))
 def test_every_action_token_follows_its_column(trajectories, size):
     batch = collate(trajectories, pad_id=0)
-    following = batch.ids.gather(1, batch.columns + 1)
-    assert (following[batch.mask] == batch.actions[batch.mask]).all()
+    assert (_following(batch) == batch.actions)[batch.mask].all()
     torch.testing.assert_close(batch.rewards.sum(dim=1).double(), batch.totals)
     assert batch.lengths.tolist() == [t.action_tokens for t in trajectories]
+    assert int(batch.attention.sum()) == sum(
+        len(turn.observation_ids) + len(turn.action_ids) for t in trajectories for turn in t.turns
+    )
     parts = list(micro_batches(batch, size))
-    assert max(len(part.ids) for part in parts) <= size
+    assert max(len(part.first) for part in parts) <= size
     assert torch.equal(torch.cat([part.actions for part in parts]), batch.actions)
-    for part, start in zip(parts, range(0, len(trajectories), size), strict=True):
-        whole = batch.ids[start : start + size]
+    at = 0
+    for part in parts:
+        assert (_following(part) == part.actions)[part.mask].all()
+        whole = batch.ids[at : at + len(part.ids)]
         assert torch.equal(part.ids, whole[:, : part.ids.shape[1]])
         assert part.ids.shape[1] == int(part.attention.sum(dim=1).max())
+        at += len(part.ids)
+    assert at == len(batch.ids)
+
+
+def _following(batch):
+    """(N, A) tokens after the places where action tokens are scored."""
+    width = batch.ids.shape[1] - 1
+    return batch.ids[batch.sequence, (batch.columns + 1).clamp(max=width)]

@@ -10,6 +10,7 @@ from repo_tasks import FAULTY, RIGHT, TESTS, file, harbor, patch, size_task
 
 from sao_gym.errors import InputError
 from sao_gym.events import EnvironmentStepped
+from sao_gym.repo.import_harbor import copied
 from sao_gym.repo.importers import import_harbor, import_swebench
 from sao_gym.repo.record import record
 from sao_gym.repo.store import load_admission, load_tasks, save_task
@@ -34,6 +35,9 @@ def sandbox():
     made = ProcessSandbox()
     yield made
     made.close()
+
+
+COPIES = "FROM python:3\nWORKDIR /app\nCOPY size ./size\n"
 
 
 def without(name: str) -> dict:
@@ -112,7 +116,18 @@ def test_a_harbor_task_becomes_a_task(sandbox, tmp_path) -> None:
         ({"environment/docker-compose.yaml": "x"}, "services are not supported"),
         ({"task.toml": '[environment]\ndocker_image = "x:1"\n'}, "docker_image 'x:1' needs Docker"),
         ({"task.toml": "environment = 1\n"}, "'environment' is no table"),
-        ({"task.toml": '[verifier]\ntimeout_sec = "1"\n'}, "timeout_sec is no number"),
+        *(
+            ({"task.toml": f"[verifier]\ntimeout_sec = {number}\n"}, "timeout_sec is no number")
+            for number in ('"1"', "true", "nan", "inf", "-1", "0", "1" + "0" * 400)
+        ),
+        ({"task.toml": "x = " + "1" * 5000}, "task.toml: "),
+        ({"task.toml": "x = " + "[" * 5000}, "task.toml: "),
+        ({"environment/Dockerfile": COPIES + "COPY x /app/../etc/x\n"}, "outside"),
+        ({"environment/Dockerfile": COPIES + "COPY x ../x\n"}, "outside"),
+        ({"environment/Dockerfile": COPIES + 'COPY "x .\n'}, "No closing quotation"),
+        ({"environment/Dockerfile": COPIES + "COPY it's .\n"}, "No closing quotation"),
+        ({"environment/Dockerfile": COPIES + "COPY x\0 .\n"}, "Dockerfile is no text"),
+        ({"environment/Dockerfile": COPIES + f"COPY {'x' * 300} .\n"}, "cannot be read"),
         ({"steps/one/instruction.md": "x"}, "several steps"),
         ({"tests/test_size.py": "open('/app/size/core.py')\n"}, "sandbox has no folder /app"),
         ({"solution/solve.sh": "cd /app\n"}, "sandbox has no folder /app"),
@@ -132,6 +147,43 @@ def test_what_is_not_supported_is_refused_in_one_line(sandbox, tmp_path, changes
     assert found.task is None
     assert why in found.why
     assert "\n" not in found.why
+
+
+@pytest.mark.parametrize(
+    ("to", "path"),
+    [
+        ("./a/../note.txt", "note.txt"),
+        ("/app/a/../b/./note.txt", "b/note.txt"),
+        ("/srv/../app/note.txt", "note.txt"),
+        ("a/..", "x"),
+        ("a/.", "a/x"),
+        ("a.", "a."),
+        (".", "x"),
+    ],
+)
+def test_where_a_copied_file_comes_to_lie(tmp_path, to: str, path: str) -> None:
+    text = f"{COPIES}COPY x {to}\n"
+    folder = harbor(tmp_path, **{"environment/Dockerfile": text, "environment/x": "1"})
+    start = copied(folder)
+    assert start.workdir == "/app"
+    assert start.tree == {
+        "size/__init__.py": file(""),
+        "size/core.py": file(FAULTY),
+        path: file("1"),
+    }
+
+
+def test_one_bad_task_does_not_end_the_import_of_the_others(sandbox, tmp_path) -> None:
+    harbor(tmp_path / "a", **{"environment/Dockerfile": COPIES + 'COPY "x .\n'})
+    harbor(tmp_path / "b", **{"environment/Dockerfile": COPIES + "COPY loop .\n"})
+    (tmp_path / "b/environment/loop").symlink_to("loop")
+    harbor(tmp_path / "c", **{"environment/Dockerfile": COPIES + f"COPY {'x' * 300} .\n"})
+    harbor(tmp_path / "d", **{"environment/Dockerfile": COPIES + "COPY .git x\n"})
+    (tmp_path / "d/environment/.git").write_text("gitdir: elsewhere\n")
+    found = list(import_harbor(tmp_path, sandbox))
+    assert [bool(one.why) for one in found] == [True, True, True, False]
+    assert "no such file" in found[1].why
+    assert found[3].task.tree["x"] == file("gitdir: elsewhere\n")
 
 
 def run(*arguments: str):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -22,7 +23,7 @@ from sao_gym.sandbox import Box, BoxSpec, Sandbox
 from sao_gym.sandboxes import bubblewrap, open_sandbox
 from sao_gym.sandboxes.kept import KeptSandbox
 from sao_gym.sandboxes.lent import Lent
-from sao_gym.tree import Entry
+from sao_gym.tree import Entry, Patch
 
 
 class Counted:
@@ -134,6 +135,53 @@ def test_the_next_tests_do_not_find_what_others_left(sandbox: Counted) -> None:
     assert len(sandbox.started) == 1
 
 
+SHUTS = f"""
+import os
+if not os.path.exists("shut"):
+    os.makedirs("shut/deep")
+    open("shut/deep/file", "w").close()
+    os.chmod("shut/deep", 0)
+    os.chmod("shut", 0)
+{RIGHT}
+"""
+
+
+def test_a_folder_that_was_shut_does_not_stay(sandbox: Counted) -> None:
+    task = size_task()
+    with FastGrader(sandbox) as grader:
+        assert grader.grade(task, patch(size__core=SHUTS)).resolved
+        assert grader.grade(task, patch(size__core=FINDS)).resolved
+    assert len(sandbox.started) == 1
+
+
+def test_a_tree_that_cannot_be_written_is_not_resolved(process: Counted) -> None:
+    task = size_task()
+    fix = Patch({f"{'x' * 300}.py": Entry("file", b"")} | task.gold.written, ())
+    with FastGrader(process) as grader:
+        found = grader.grade(task, fix)
+        assert grader.grade(task, task.gold).resolved
+    assert not found.resolved
+    assert found.detail == "the tree cannot be written: File name too long"
+    assert len(process.started) == 1
+
+
+def test_an_interpreter_that_stands_still_is_replaced(process: Counted, monkeypatch) -> None:
+    """Once it is chance; a tree with which it happens twice is not resolved."""
+    monkeypatch.setattr(warm, "GRACE", 0.5)
+    task = size_task(seconds=1.0)
+    stops = f"import os, signal\nos.kill(os.getppid(), signal.SIGSTOP)\n{RIGHT}"
+    with FastGrader(process) as grader:
+        assert grader.grade(task, task.gold).resolved
+        supervisor = process.started[0]._link.pid
+        children = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
+        os.kill(int(children[0]), signal.SIGSTOP)
+        assert grader.grade(task, task.gold).resolved
+        assert len(process.started) == 2
+        found = grader.grade(task, patch(size__core=stops))
+    assert not found.resolved
+    assert found.detail == "tests did not end within 1 s"
+
+
 def test_a_box_that_died_in_the_pool_is_replaced(process: Counted, monkeypatch) -> None:
     start = process.sandbox.start
 
@@ -214,6 +262,16 @@ def test_a_box_is_kept_and_given_empty(sandbox: Counted) -> None:
     assert len(sandbox.started) == 2
     with pytest.raises(MachineryError):
         third.run(["true"], seconds=5)
+
+
+def test_every_folder_that_began_empty_is_emptied(sandbox: Counted) -> None:
+    if sandbox.name == "process":
+        pytest.skip("it has no folder but its own")
+    spec, kept = BoxSpec(empty=("/app",)), KeptSandbox(sandbox)
+    kept.start(spec).put({"f": Entry("file", b"x")}, at="/app")
+    assert kept.start(spec).get("/app") == {}
+    kept.close()
+    assert len(sandbox.started) == 1
 
 
 def test_a_box_that_cannot_be_emptied_is_replaced(sandbox: Counted) -> None:

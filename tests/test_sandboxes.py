@@ -59,7 +59,7 @@ def test_the_sandbox_keeps_what_it_promises(sandbox: Sandbox) -> None:
 
 
 def test_only_the_process_sandbox_promises_less() -> None:
-    assert len(cases()) == 34
+    assert len(cases()) == 35
     assert all(cases().values())
     assert set(cases()) - set(promised(process.ProcessSandbox())) == {
         *("network", "host_files", "host_processes", "capabilities", "privileges"),
@@ -117,6 +117,7 @@ def plant(hole: str, monkeypatch) -> None:
         "output": ("marker = f", "marker = '' and f"),
         "tree_modes": ("0o755 if executable else 0o644", "0o644"),
         "tree_git_folders": ('if name != b".git"', ""),
+        "tree_long_paths": ("if len(inner) > LONGEST", "if False"),
     }.get(hole)
     if planted is not None:
         whole = box.source()
@@ -128,7 +129,7 @@ def plant(hole: str, monkeypatch) -> None:
 HOLES = (
     *("network", "host_files", "host_processes", "memory", "processes", "disk", "read_only"),
     *("supervisor", "background", "output", "environment"),
-    *("tree_line_endings", "tree_modes", "tree_git_folders"),
+    *("tree_line_endings", "tree_modes", "tree_git_folders", "tree_long_paths"),
 )
 
 

@@ -12,14 +12,21 @@ from scripted import of, simulate
 from sao_gym import plain
 from sao_gym.assemble import assemble
 from sao_gym.doubles import ScriptedAgent, ScriptedEngine, ScriptedEnvironment
+from sao_gym.errors import InputError
 from sao_gym.evaluation import EpisodeEvaluator
-from sao_gym.events import CheckpointTaken, RolloutFinished, RolloutStarted, UpdateFinished
+from sao_gym.events import (
+    CheckpointTaken,
+    RolloutFailed,
+    RolloutFinished,
+    RolloutStarted,
+    UpdateFinished,
+)
 from sao_gym.log import encode
 from sao_gym.policy import weights_hash
 from sao_gym.rollout import reopened
 from sao_gym.scenario import load_scenario
 from sao_gym.trajectories import read_trajectories
-from sao_gym.types import Concept, Truncated
+from sao_gym.types import Concept, Failed, Truncated
 
 
 class Reopens(ScriptedAgent):
@@ -92,6 +99,28 @@ def test_one_that_does_not_go_on_is_truncated():
         history = list(simulate(agent=agent, make_environment=long, rollouts=3, context=context))
         ends = [event.trajectory.outcome for event in of(history, RolloutFinished)]
         assert ends == [Truncated("context")] * 3
+
+
+class Speechless(ScriptedAgent):
+    def reopen(self, observation, left_out):
+        raise InputError("the tokenizer cannot say it")
+
+
+def test_a_segment_that_cannot_be_opened_fails_the_rollout_alone():
+    parts = {"make_environment": long, "context": 8, "stop_above": 1.0}
+    history = list(simulate(agent=Speechless(), rollouts=3, **parts))
+    failures = [event.failure for event in of(history, RolloutFailed)]
+    assert failures == [Failed("contract", "the tokenizer cannot say it")] * 3
+    evaluator = EpisodeEvaluator(
+        make_environment=long,
+        agent=Speechless(),
+        engine=ScriptedEngine(),
+        instances=2,
+        seed=0,
+        context=8,
+    )
+    (score,) = evaluator.evaluate(None, [Concept(id="A", params={"good": "a"})])
+    assert (score.score, score.instances) == (None, 0)
 
 
 def test_the_evaluation_goes_on_as_well(asked):

@@ -48,6 +48,7 @@ from sao_gym.envs.repo_fix.symbols import SYMBOLS
 from sao_gym.envs.repo_fix.terminal import Terminal
 from sao_gym.envs.repo_fix.tools import ToolError
 from sao_gym.errors import InputError
+from sao_gym.repo.grade import EMPTY
 from sao_gym.repo.record import record
 from sao_gym.repo.task import RepoTask, Verdict
 from sao_gym.tree import Entry, Patch, apply, between
@@ -183,7 +184,7 @@ class RepoFix(gym.Env[str, str]):
         truncated = not terminated and self._left == 0
         info = self._info(retry=retry and not (terminated or truncated))
         if terminated or truncated:
-            info["record"] = record(task.id, patch or self._patch(), verdict)
+            info["record"] = record(task.id, patch or self._last_patch(), verdict)
             self.close()
         return shown, reward, terminated, truncated, info
 
@@ -309,7 +310,7 @@ class RepoFix(gym.Env[str, str]):
                 return "P"
             why = "".join(c for c in normalise(failed[0].why) if c in _COMPACT_OUT)
             return f"F{why[:_MOST_REASON]}\n"
-        lines = [f"FAILED {o.test}: {normalise(o.why)}\n" for o in failed]
+        lines = [f"FAILED {normalise(o.test)}: {normalise(o.why)}\n" for o in failed]
         lines.append(f"{len(outcomes) - len(failed)} passed, {len(failed)} failed\n")
         return self._cut("".join(lines))
 
@@ -333,6 +334,13 @@ class RepoFix(gym.Env[str, str]):
         if self._terminal is not None:
             return self._terminal.patch()
         return between(self._open().tree, self._tree)
+
+    def _last_patch(self) -> Patch:
+        """For the record of an episode that ran out of calls; nothing if it is too large."""
+        try:
+            return self._patch()
+        except ToolError:
+            return EMPTY
 
     def _open(self) -> RepoTask:
         if self._ended or self._task is None:

@@ -80,7 +80,8 @@ class Bench:
         with self._lock:
             if self._grades is None:
                 self._grades = FastGrader(self._opened(), workers=_WORKERS)
-        return self._grades.grade(task, patch)
+            grader = self._grades
+        return grader.grade(task, patch)
 
     def box(self, task: RepoTask) -> Box:
         """A box for one episode; those of the base image are started ahead."""

@@ -23,7 +23,8 @@ _LONGEST = 500
 def work(plan: dict[str, Any]) -> dict[str, Any]:
     """`{"folder", "modules": test files, "seconds"}` -> `{"outcomes": [[name, passed, why]]}`.
 
-    With `"why"` instead if there is no whole report: the tests took too long or ended the process.
+    With `"why"` instead if there is no whole report: the tests took too long, ended the process or
+    wrote something else where the report goes.
     """
     folder = os.path.abspath(plan["folder"])
     pid, up, down = tools.child()
@@ -41,9 +42,16 @@ def work(plan: dict[str, Any]) -> dict[str, Any]:
     if status is None:
         return {"why": f"the tests did not end within {plan['seconds']:g} s"}
     try:
-        return {"outcomes": json.loads(said)}
-    except ValueError:
-        return {"why": f"the tests ended their process, with exit code {status}"}
+        outcomes = json.loads(said)
+    except (ValueError, RecursionError, MemoryError):
+        outcomes = None
+    if isinstance(outcomes, list) and all(map(_is_row, outcomes)):
+        return {"outcomes": outcomes}
+    return {"why": f"the tests ended their process, with exit code {status}"}
+
+
+def _is_row(row: Any) -> bool:
+    return isinstance(row, list) and [*map(type, row)] == [str, bool, str]
 
 
 def _tell(out: int, outcomes: list[list[Any]]) -> None:

@@ -6,6 +6,7 @@ The tree is a repository of one commit: whatever came before or after it is not 
 from __future__ import annotations
 
 from sao_gym.envs.repo_fix.normalise import normalise
+from sao_gym.envs.repo_fix.tools import ToolError
 from sao_gym.errors import MachineryError
 from sao_gym.repo.task import RepoTask
 from sao_gym.sandbox import WORK, Box
@@ -34,11 +35,15 @@ class Terminal:
         """
         self._box, self._task, self._seconds = box, task, seconds
         self._root = task.root or WORK
-        box.put(task.tree, at=self._root)
-        made = box.run(["sh", "-c", _HISTORY], seconds=_SECONDS, cwd=self._root)
-        if made.code:
-            said = made.output.decode("utf-8", "replace").strip().splitlines()[-1:]
-            raise MachineryError("image", f"{task.id}: no repository: {''.join(said)}")
+        try:
+            box.put(task.tree, at=self._root)
+            made = box.run(["sh", "-c", _HISTORY], seconds=_SECONDS, cwd=self._root)
+            if made.code:
+                said = made.output.decode("utf-8", "replace").strip().splitlines()[-1:]
+                raise MachineryError("image", f"{task.id}: no repository: {''.join(said)}")
+        except BaseException:
+            box.close()
+            raise
 
     def run(self, commands: str) -> str:
         """What commands printed, made reproducible, and how they ended if not well.
@@ -64,10 +69,16 @@ class Terminal:
         """What has become of the tree.
 
         Raises:
-            MachineryError: the box broke, or holds too much.
+            ToolError: it holds far more than it did.
+            MachineryError: the box broke.
         """
         given = sum(len(entry.data) for entry in self._task.tree.values())
-        return between(self._task.tree, self._box.get(self._root, limit=2 * given + _ADDED))
+        try:
+            return between(self._task.tree, self._box.get(self._root, limit=2 * given + _ADDED))
+        except MachineryError as error:
+            if error.kind != "too_large":
+                raise
+        raise ToolError("the repository holds too much; remove what it does not need")
 
     def close(self) -> None:
         self._box.close()

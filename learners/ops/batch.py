@@ -1,14 +1,14 @@
 """Trajectories as padded tensors: what every learner computes with.
 
-Two layouts share the rows of a batch. The *sequence* (N, L) is all tokens, observations and
-actions, right-padded; a model reads it. The *action* layout (N, A) holds the action tokens alone,
-in order, across turns, right-padded; log-probs, values, rewards and advantages live there.
-`columns` joins them: entry (n, a) is the sequence column of the last token *before* action token
-a, whose hidden state gives both the logits that sampled the token and the value of the prefix it
-was sampled from.
+Two layouts. The *sequences* (S, L) are all tokens, observations and actions, a row for each
+segment, right-padded; a model reads them. Most trajectories are one segment, and then S = N. The
+*action* layout (N, A) holds the action tokens of a trajectory alone, in order, across turns and
+segments, right-padded; log-probs, values, rewards and advantages live there.
+`sequence` and `columns` join them: they place, for action token (n, a), the last token *before* it,
+whose hidden state gives both the logits that sampled the token and the value of the prefix it was
+sampled from.
 
-Rows are padded on the right and every policy is causal, so real tokens never attend to padding. A
-trajectory of several segments is one row; a segment's tokens do not attend to another's (`inputs`).
+Rows are padded on the right and every policy is causal, so real tokens never attend to padding.
 """
 
 from __future__ import annotations
@@ -25,16 +25,21 @@ from sao_gym.types import Trajectory, Truncated
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """N trajectories. Shapes: N rows, L tokens, A action tokens; padding is 0 (ids: `pad_id`)."""
+    """N trajectories of S segments.
+
+    Shapes: L tokens of a segment, A action tokens of a trajectory; padding is 0 (ids: `pad_id`).
+    """
 
     ids: Tensor
-    """(N, L) int64: token ids."""
+    """(S, L) int64: token ids; the segments of a trajectory stand one after the other."""
     attention: Tensor
-    """(N, L) bool: True on real tokens."""
-    positions: Tensor
-    """(N, L) int64: 0, 1, ... along each segment of a row."""
+    """(S, L) bool: True on real tokens."""
+    first: Tensor
+    """(N,) int64: the row of a trajectory's first segment."""
+    sequence: Tensor
+    """(N, A) int64: row of the token before the action token."""
     columns: Tensor
-    """(N, A) int64: column of the token before the action token."""
+    """(N, A) int64: its column."""
     actions: Tensor
     """(N, A) int64: ids of the action tokens."""
     mask: Tensor
@@ -46,25 +51,13 @@ class Batch:
     rewards: Tensor
     """(N, A) float32: each turn's reward on that turn's last action token."""
     last: Tensor
-    """(N,) int64: column of the row's last real token, where a truncated episode was cut."""
+    """(N, 2) int64: row and column of the last real token, where a truncated episode was cut."""
     truncated: Tensor
     """(N,) bool: True if something outside the task cut the episode short."""
     totals: Tensor
     """(N,) float64: the trajectory's reward, summed over turns."""
     groups: Tensor
     """(N,) int64: task index, the name of the group."""
-
-    @property
-    def inputs(self) -> dict[str, Tensor]:
-        """What a model is called with.
-
-        Positions are given where a row has several segments: at each 0 `transformers` starts a new
-        sequence of its own, as in a packed batch.
-        """
-        starts = (self.positions == 0) & self.attention
-        if int(starts.sum()) == len(self.ids):
-            return {"input_ids": self.ids}
-        return {"input_ids": self.ids, "position_ids": self.positions}
 
     @property
     def tokens(self) -> int:
@@ -77,17 +70,22 @@ class Batch:
         return self.mask.sum(dim=1)
 
     def rows(self, start: int, stop: int) -> Batch:
-        """The rows [start, stop), sequences trimmed to the longest of them; A stays."""
-        width = int(self.last[start:stop].max()) + 1
+        """The trajectories [start, stop), sequences trimmed to the longest of theirs; A stays."""
+        low = int(self.first[start])
+        high = int(self.first[stop]) if stop < len(self.first) else len(self.ids)
+        width = int(self.attention[low:high].sum(dim=1).max())
         parts = {field.name: getattr(self, field.name)[start:stop] for field in fields(self)}
-        for name in ("ids", "attention", "positions"):
-            parts[name] = parts[name][:, :width]
+        for name in ("ids", "attention"):
+            parts[name] = getattr(self, name)[low:high, :width]
+        parts["first"] = parts["first"] - low
+        parts["sequence"] = (parts["sequence"] - low) * parts["mask"]
+        parts["last"] = parts["last"] - torch.tensor([low, 0], device=self.last.device)
         return Batch(**parts)
 
 
 def micro_batches(batch: Batch, size: int | None) -> Iterator[Batch]:
-    """Cut a batch into consecutive parts of at most `size` rows (None: one part)."""
-    rows = len(batch.ids)
+    """Cut a batch into consecutive parts of at most `size` trajectories (None: one part)."""
+    rows = len(batch.first)
     if size is None or size >= rows:
         yield batch
         return
@@ -107,26 +105,32 @@ def collate(
     if not trajectories:
         raise ValueError("a batch needs at least one trajectory")
     rows = [_Row(trajectory) for trajectory in trajectories]
-    shape = (len(rows), max(len(row.ids) for row in rows))
+    segments = [segment for row in rows for segment in row.segments]
+    firsts = np.cumsum([0, *(len(row.segments) for row in rows)])[:-1]
+    lengths = np.array([len(segment) for segment in segments])
+    shape = (len(segments), int(lengths.max()))
     action_shape = (len(rows), max(len(row.actions) for row in rows))
-    lengths = np.array([len(row.ids) for row in rows])
+    ends = firsts + np.array([len(row.segments) for row in rows]) - 1
 
     def tensor(array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(device)
 
-    real = np.arange(shape[1]) < lengths[:, None]
-    positions = _padded([row.positions() for row in rows], shape, np.int64)
+    def padded(values: Sequence[Sequence[float]], dtype: type) -> Tensor:
+        return tensor(_padded(values, action_shape, dtype))
+
+    sequence = [[first + at for at in row.places] for first, row in zip(firsts, rows, strict=True)]
     return Batch(
-        ids=tensor(_padded([row.ids for row in rows], shape, np.int64, pad_id)),
-        attention=tensor(real),
-        positions=tensor(positions),
-        columns=tensor(_padded([row.columns for row in rows], action_shape, np.int64)),
-        actions=tensor(_padded([row.actions for row in rows], action_shape, np.int64)),
-        mask=tensor(_padded([[True] * len(row.actions) for row in rows], action_shape, np.bool_)),
-        logprobs=tensor(_padded([row.logprobs for row in rows], action_shape, np.float32)),
-        versions=tensor(_padded([row.versions for row in rows], action_shape, np.int64)),
-        rewards=tensor(_padded([row.rewards for row in rows], action_shape, np.float32)),
-        last=tensor(lengths - 1),
+        ids=tensor(_padded(segments, shape, np.int64, pad_id)),
+        attention=tensor(np.arange(shape[1]) < lengths[:, None]),
+        first=tensor(firsts),
+        sequence=padded(sequence, np.int64),
+        columns=padded([row.columns for row in rows], np.int64),
+        actions=padded([row.actions for row in rows], np.int64),
+        mask=padded([[True] * len(row.actions) for row in rows], np.bool_),
+        logprobs=padded([row.logprobs for row in rows], np.float32),
+        versions=padded([row.versions for row in rows], np.int64),
+        rewards=padded([row.rewards for row in rows], np.float32),
+        last=tensor(np.stack([ends, lengths[ends] - 1], axis=1)),
         truncated=tensor(np.array([isinstance(t.outcome, Truncated) for t in trajectories])),
         totals=tensor(np.array([t.reward for t in trajectories], dtype=np.float64)),
         groups=tensor(np.array([t.task.index for t in trajectories], dtype=np.int64)),
@@ -137,23 +141,26 @@ class _Row:
     """One trajectory, flattened over its turns."""
 
     def __init__(self, trajectory: Trajectory) -> None:
-        self.ids: list[int] = []
+        self.segments: list[list[int]] = [[]]
+        self.places: list[int] = []
+        """Which of its segments holds the token before each action token."""
         self.columns: list[int] = []
         self.actions: list[int] = []
         self.logprobs: list[float] = []
         self.versions: list[int] = []
         self.rewards: list[float] = []
-        self.starts = [0]  # columns at which segments begin
         early = 0.0  # rewards of turns without action tokens, before the first action token
         for turn in trajectory.turns:
-            if turn.restart and self.ids:
-                self.starts.append(len(self.ids))
-            self.ids.extend(turn.observation_ids)
-            first = len(self.ids)
-            if turn.action_ids and first == self.starts[-1]:
+            if turn.restart and self.segments[-1]:
+                self.segments.append([])
+            ids = self.segments[-1]
+            ids.extend(turn.observation_ids)
+            first = len(ids)
+            if turn.action_ids and first == 0:
                 raise ValueError(f"rollout {trajectory.rollout}: nothing precedes its first action")
-            self.ids.extend(turn.action_ids)
-            self.columns.extend(range(first - 1, len(self.ids) - 1))
+            ids.extend(turn.action_ids)
+            self.places.extend([len(self.segments) - 1] * len(turn.action_ids))
+            self.columns.extend(range(first - 1, len(ids) - 1))
             self.actions.extend(turn.action_ids)
             self.logprobs.extend(turn.logprobs)
             for span in turn.versions:
@@ -166,11 +173,6 @@ class _Row:
                 early += turn.reward
         if not self.actions:
             raise ValueError(f"rollout {trajectory.rollout} holds no action tokens")
-
-    def positions(self) -> list[int]:
-        """Of each token in its segment."""
-        ends = [*self.starts[1:], len(self.ids)]
-        return [i for start, end in zip(self.starts, ends, strict=True) for i in range(end - start)]
 
 
 def _padded(

@@ -53,15 +53,15 @@ class ValueModel(nn.Module):
             self.head.bias.zero_()
 
     def features(self, batch: Batch) -> Tensor:
-        """(N, L, H) last hidden states, in evaluation mode."""
+        """(S, L, H) last hidden states, in evaluation mode."""
         self.eval()
-        hidden: Tensor = self.backbone(**batch.inputs, use_cache=False).last_hidden_state
+        hidden: Tensor = self.backbone(batch.ids, use_cache=False).last_hidden_state
         return hidden.float()
 
     def forward(self, batch: Batch) -> Values:
         values = self.head(self.features(batch)).squeeze(-1)
-        tokens = torch.where(batch.mask, values.gather(1, batch.columns), 0)
-        return Values(tokens, values.gather(1, batch.last[:, None]).squeeze(1))
+        tokens = torch.where(batch.mask, values[batch.sequence, batch.columns], 0)
+        return Values(tokens, values[batch.last[:, 0], batch.last[:, 1]])
 
 
 def freeze(model: ValueModel, patterns: Sequence[str]) -> list[str]:
@@ -165,9 +165,7 @@ class Critic:
         A solution that is not finite is not written.
         """
         features = [
-            self.model.features(part).gather(
-                1, part.columns[..., None].expand(-1, -1, self.model.head.in_features)
-            )[part.mask]
+            self.model.features(part)[part.sequence, part.columns][part.mask]
             for part in micro_batches(batch, self._micro_batch_size)
         ]
         solution = ridge(torch.cat(features), returns[batch.mask], penalty)

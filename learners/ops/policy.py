@@ -99,7 +99,7 @@ class Policy:
         anchors, entropies = [], []
         start = 0
         for part in micro_batches(batch, self.micro_batch_size):
-            stop = start + len(part.ids)
+            stop = start + len(part.first)
             scores = self._scorer(part)
             policy = objective(
                 scores.logprobs,

@@ -39,12 +39,12 @@ class Scorer:
     def __call__(self, batch: Batch) -> Scores:
         self.model.eval()
         rows, slots = batch.mask.nonzero(as_tuple=True)
-        columns = batch.columns[rows, slots]
+        at = batch.sequence[rows, slots], batch.columns[rows, slots]
         if self._head_alone:
-            hidden = self.model.base_model(**batch.inputs, use_cache=False).last_hidden_state
-            logits = self.model.get_output_embeddings()(hidden[rows, columns])
+            hidden = self.model.base_model(batch.ids, use_cache=False).last_hidden_state
+            logits = self.model.get_output_embeddings()(hidden[at])
         else:
-            logits = self.model(**batch.inputs, use_cache=False).logits[rows, columns]
+            logits = self.model(batch.ids, use_cache=False).logits[at]
         distribution = torch.log_softmax(logits.float(), dim=-1)
         chosen = distribution.gather(1, batch.actions[rows, slots, None]).squeeze(1)
         empty = torch.zeros_like(batch.logprobs)

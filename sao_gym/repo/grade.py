@@ -66,7 +66,7 @@ def run_tests(
     `everything`: all tests that are found, not only the expected ones.
     """
     plan = plan_of(task, everything=everything)
-    why = "the tests ended their own runner"
+    why, late = "the tests ended their own runner", False
     for _ in range(2):  # a box can be lost by chance; twice, with the same tree, it is the tree
         try:
             answer, ran = _run(task, tree, plan, sandbox)
@@ -75,15 +75,15 @@ def run_tests(
                 raise
             why = _line(f"the fix or its tests broke the box: {error}")
             continue
-        if answer is None and not ran.timed_out:
-            continue
         if answer is None:
-            _probe(task, sandbox)
-            return {"outcomes": {}, "timed_out": True}
+            late = ran.timed_out  # the runner keeps the time limit of the tests by itself
+            continue
         if "error" in answer:
             raise MachineryError("grader", f"{task.id}: {answer['error']}")
         return answer
     _probe(task, sandbox)
+    if late:
+        return {"outcomes": {}, "timed_out": True}
     return {"outcomes": {}, "tampered": True, "why": why}
 
 

@@ -43,6 +43,7 @@ _TREE = f"{WORK}/tree"
 _SOLUTION, _TESTS = "/solution", "/tests"
 _STARTS_TESTS = "tests/test.sh"
 _LARGEST = 256 << 20  # bytes of a tree
+_LONGEST = 1e6  # seconds that may be asked for
 _HARMLESS = ("ENV", "LABEL", "CMD", "ENTRYPOINT", "EXPOSE", "USER", "ARG", "SHELL", "MAINTAINER")
 _BASES = re.compile(r"(docker\.io/library/)?(python|debian|ubuntu)(:[\w.-]+)?$")
 _NO_STEP = re.compile(
@@ -66,6 +67,8 @@ def import_harbor(directory: Path | str, sandbox: Sandbox) -> Iterator[Imported]
             yield Imported(str(folder), task_of(folder, sandbox))
         except (InputError, MachineryError) as error:
             yield Imported(str(folder), None, str(error))
+        except OSError as error:
+            yield Imported(str(folder), None, f"cannot be read: {error}")
 
 
 class NeedsBuildError(InputError):
@@ -81,7 +84,8 @@ class Start(NamedTuple):
 
 
 def task_of(folder: Path, sandbox: Sandbox) -> RepoTask:
-    """Raises InputError for what is not supported, MachineryError if a run broke."""
+    """Raises InputError for what is not supported, OSError if a file cannot be read,
+    MachineryError if a run broke."""
     settings = _settings(folder)
     instruction = _text(folder / "instruction.md")
     tests = {f"tests/{path}": entry for path, entry in _below(folder / "tests").items()}
@@ -197,15 +201,18 @@ def _instructions(text: str) -> list[str]:
 
 
 def _copied(context: Path, workdir: str, line: str, rest: str) -> dict[str, Entry]:
-    parts = shlex.split(rest)
+    try:
+        parts = shlex.split(rest)
+    except ValueError as error:
+        raise InputError(f"Dockerfile: {line!r}: {error}") from None
     if len(parts) != 2 or any(part.startswith("--") or set("*?[$") & set(part) for part in parts):
         raise NeedsBuildError(
             f"Dockerfile: {line!r}: only `{line.split()[0]} FROM TO` goes without Docker"
         )
-    source, target = (context / parts[0]).resolve(), parts[1]
-    absolute = target if target.startswith("/") else f"{workdir.rstrip('/')}/{target}"
+    source, target = Path(os.path.realpath(context / parts[0])), parts[1]
+    absolute = posixpath.normpath(posixpath.join(workdir, target))
     prefix = workdir.rstrip("/") + "/"
-    below = f"{absolute.rstrip('/')}/".replace("/./", "/")
+    below = absolute.rstrip("/") + "/"
     if not below.startswith(prefix):
         raise NeedsBuildError(
             f"Dockerfile: {line!r} writes outside the working directory {workdir}; needs Docker"
@@ -221,15 +228,16 @@ def _copied(context: Path, workdir: str, line: str, rest: str) -> dict[str, Entr
         return made
     if not source.is_file():
         raise InputError(f"Dockerfile: {line!r}: no such file")
-    name = at + source.name if target.endswith(("/", ".")) or not at else at.rstrip("/")
-    entry = read_folder(source.parent)[source.name]
+    into = not at or target.rpartition("/")[2] in ("", ".", "..")
+    name = at + source.name if into else at.rstrip("/")
+    entry = read_folder(source.parent, skip=())[source.name]
     return {name: entry}
 
 
 def _settings(folder: Path) -> Mapping[str, Any]:
     try:
         settings = tomllib.loads(_text(folder / "task.toml"))
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"task.toml: {error}") from None
     if (folder / "steps").is_dir() or settings.get("steps"):
         raise InputError("tasks of several steps are not supported")
@@ -238,11 +246,14 @@ def _settings(folder: Path) -> Mapping[str, Any]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise InputError(f"no {path.name}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path.name} cannot be read: {error}") from None
+    if "\0" in text:
+        raise InputError(f"{path.name} is no text: it has a NUL character")
+    return text
 
 
 def _table(settings: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -254,8 +265,11 @@ def _table(settings: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 def _seconds(settings: Mapping[str, Any], table: str, name: str) -> float:
     value = _table(settings, table).get(name, 600.0)
-    if not isinstance(value, int | float) or value <= 0:
-        raise InputError(f"task.toml: {table}.{name} is no number of seconds")
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 0 < value <= _LONGEST:  # false of nan, too
+        raise InputError(
+            f"task.toml: {table}.{name} is no number of seconds above 0 and up to {_LONGEST:g}"
+        )
     return float(value)
 
 

@@ -36,7 +36,7 @@ _NOT_PLAIN = 0x20 | 0x80 | 0x200
 def work(plan: dict[str, Any]) -> dict[str, Any]:
     """Run the tests of a plan.
 
-    `{"root", "files": test paths, "only": names or None, "watched": paths, "seconds", "each"}` ->
+    `{"root", "modules": test paths, "only": names or None, "watched": paths, "seconds", "each"}` ->
     `{"outcomes": {name: [passed, why]}, "timed_out": bool}`
     """
     root = os.path.abspath(plan["root"])
@@ -82,7 +82,7 @@ def _compiled(root: str, path: str) -> tuple[types.CodeType | None, dict[str, An
             source = file.read()
         tree = ast.parse(source, path)
         code = compile(source, os.path.join(root, path), "exec", dont_inherit=True)
-    except (OSError, SyntaxError, ValueError) as error:
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return None, {}, f"{type(error).__name__}: {error}"
     constants = {c.co_name: c for c in code.co_consts if isinstance(c, types.CodeType)}
     found: dict[str, Any] = {}

@@ -131,9 +131,11 @@ def _worked(work: Any, plan: dict[str, Any]) -> dict[str, Any]:
         raise BrokenPipeError
     folder = plan.get("folder")
     try:
-        if folder:
-            write_files(plan["files"], folder)
-        answer: dict[str, Any] = work(plan)
+        answer: dict[str, Any] = {}
+        if folder and (why := _written(plan["files"], folder)):
+            answer = {"outcomes": {}, "tampered": True, "why": why}
+        else:
+            answer = work(plan)
     except Exception as error:  # noqa: BLE001 - the grader's own fault is told, not hidden
         answer = {"error": f"{type(error).__name__}: {error}"}
     finally:
@@ -146,9 +148,19 @@ def _worked(work: Any, plan: dict[str, Any]) -> dict[str, Any]:
 def _clear() -> None:
     """Remove all from the folder of a server: the next tests must not find what these left."""
     for name in os.listdir():
+        _open_up(name)
         shutil.rmtree(name, ignore_errors=True)
         with contextlib.suppress(OSError):
             os.unlink(name)
+
+
+def _open_up(folder: str) -> None:
+    """Take back permissions that were taken away: what cannot be read cannot be removed."""
+    with contextlib.suppress(OSError, RecursionError):
+        if not os.path.islink(folder) and os.path.isdir(folder):
+            os.chmod(folder, 0o700)
+            for name in os.listdir(folder):
+                _open_up(os.path.join(folder, name))
 
 
 def _send(to: int, value: dict[str, Any]) -> None:
@@ -276,9 +288,18 @@ def _of(pid: int) -> int:
         return 0
 
 
+def _written(files: list[list[Any]], folder: str) -> str:
+    """Write the files below a new folder; why they cannot be written, "" if they were."""
+    os.mkdir(folder)
+    try:
+        write_files(files, folder)
+    except OSError as error:  # a name that is too long, a disk that is full
+        return f"the tree cannot be written: {error.strerror}"
+    return ""
+
+
 def write_files(files: list[list[Any]], folder: str) -> None:
-    """Write `[path, kind, data in base64, executable]` below a new folder."""
-    os.makedirs(folder)
+    """Write `[path, kind, data in base64, executable]` below a folder."""
     for path, kind, data, executable in files:
         here = os.path.join(folder, path)
         os.makedirs(os.path.dirname(here), exist_ok=True)

@@ -5,6 +5,7 @@ our ini file, without plug-ins that load themselves (`PYTEST_DISABLE_PLUGIN_AUTO
 cache and without rewritten assertions. Our plug-in tells of each phase of each item whether it
 raised, with a token that came through the pipe; what pytest prints is never read. A test has passed
 if its setup, call and teardown were told and none raised (a skip and an expected failure raise).
+Where all tests are asked for, a file whose tests cannot be collected has failed, under its path.
 
 The code under test is imported into the same process as pytest. So the plug-in notes, before any of
 it runs, every function and class of pytest and pluggy, of a few modules that these rely on, and the
@@ -32,13 +33,15 @@ _RELIED_ON = ("os", "posix", "sys", "builtins", "inspect", "functools", "json", 
 _REPLACED = ("_getini_unknown_type",)
 """What pytest itself replaces when it starts (its plug-in `legacypath`); so it does with hooks of
 `sys`, which are left out too."""
+_MOST = 64 << 20
+"""Bytes of what the plug-in tells. The descriptor is open to the code under test as well."""
 
 
 def work(plan: dict[str, Any]) -> dict[str, Any]:
     """Run the tests of a plan.
 
-    `{"root", "modules": test paths, "watched": paths, "ini": path, "arguments",
-    "plugins", "seconds"}` ->
+    `{"root", "modules": test paths, "only": names or None, "watched": paths, "ini": path,
+    "arguments", "plugins", "seconds"}` ->
     `{"outcomes": {node id: [passed, why]}, "timed_out", "tampered": bool, "why"}`
     """
     root = os.path.abspath(plan["root"])
@@ -52,7 +55,12 @@ def work(plan: dict[str, Any]) -> dict[str, Any]:
         _run(up, down, root, plan, known)
     os.write(down, token.encode())
     said = bytearray()
-    status = tools.follow(pid, up, plan["seconds"], said.extend)
+
+    def heard(data: bytes) -> None:
+        if len(said) < _MOST:
+            said.extend(data)
+
+    status = tools.follow(pid, up, plan["seconds"], heard)
     os.close(up)
     os.close(down)
     answer = _judged(bytes(said), token)
@@ -90,8 +98,8 @@ def _judged(said: bytes, token: str) -> dict[str, Any]:
                 continue
             seen = phases.setdefault(str(record["id"]), {})
             seen[record["when"]] = seen.get(record["when"], "") or str(record["raised"])
-        except (ValueError, KeyError, TypeError):
-            continue
+        except (ValueError, KeyError, TypeError, RecursionError, MemoryError):
+            continue  # whatever the code under test wrote there
     outcomes = {}
     for name, seen in phases.items():
         raised = next((text for text in seen.values() if text), "")
@@ -116,8 +124,12 @@ def _functions(path: str) -> dict[str, Any]:
             source = file.read()
         tree = ast.parse(source)
         code = compile(source, path, "exec", dont_inherit=True)
-    except (OSError, SyntaxError, ValueError):
+        return _inside(tree.body, code)
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return {}
+
+
+def _inside(body: list[ast.stmt], code: types.CodeType) -> dict[str, Any]:
     found: dict[str, Any] = {}
 
     def visit(body: list[ast.stmt], code: types.CodeType, prefix: str) -> None:
@@ -128,7 +140,7 @@ def _functions(path: str) -> dict[str, Any]:
             elif isinstance(node, ast.FunctionDef) and node.name in inner:
                 found[prefix + node.name] = (inner[node.name], _plain(node))
 
-    visit(tree.body, code, "")
+    visit(body, code, "")
     return found
 
 
@@ -155,7 +167,7 @@ def _run(down: int, up: int, root: str, plan: dict[str, Any], known: dict[str, A
         os.chdir(root)
         source = os.path.join(root, "src")
         guard = _guard(known, set(plan["plugins"]))
-        ours = _plugin(os.read(down, 32).decode(), up, guard)
+        ours = _plugin(os.read(down, 32).decode(), up, guard, plan["only"] is None)
         guard["ours"](ours)
         sys.path[:0] = [root, source] if os.path.isdir(source) else [root]
         arguments = ["-c", ini, "--rootdir", root, "-p", "no:cacheprovider", "--assert=plain", "-q"]
@@ -170,8 +182,11 @@ def _run(down: int, up: int, root: str, plan: dict[str, Any], known: dict[str, A
         leave(0)
 
 
-def _plugin(token: str, up: int, guard: dict[str, Any]) -> Any:
-    """Our plug-in. What it needs stands in its closure, taken before other code ran."""
+def _plugin(token: str, up: int, guard: dict[str, Any], everything: bool) -> Any:
+    """Our plug-in. What it needs stands in its closure, taken before other code ran.
+
+    `everything`: also tell of what could not be collected.
+    """
     import pytest
 
     write, dumps, text, short = os.write, json.dumps, str, 300
@@ -188,7 +203,17 @@ def _plugin(token: str, up: int, guard: dict[str, Any]) -> Any:
         if wrong and not found:
             found.append(wrong)
 
+    def line(error: Any) -> str:
+        """What was raised. Never empty, which would say that nothing was."""
+        return " ".join(f"{text(type(error).__name__)}: {text(error)}".split())[:short]
+
     class Plugin:
+        @pytest.hookimpl(hookwrapper=True)
+        def pytest_make_collect_report(self, collector: Any) -> Any:
+            result = yield
+            if everything and (error := _uncollected(result, collector)) is not None:
+                tell({"id": collector.nodeid, "when": "collect", "raised": line(error)})
+
         @pytest.hookimpl(trylast=True)
         def pytest_collection_finish(self, session: Any) -> None:
             check("all", session.config)
@@ -206,9 +231,7 @@ def _plugin(token: str, up: int, guard: dict[str, Any]) -> Any:
             wrong = same(item)
             if wrong and not found:
                 found.append(wrong)
-            raised = "" if call.excinfo is None else text(call.excinfo.typename)
-            if raised:
-                raised = " ".join(f"{raised}: {text(call.excinfo.value)}".split())[:short]
+            raised = "" if call.excinfo is None else line(call.excinfo.value)
             tell({"id": item.nodeid, "when": call.when, "raised": raised})
             yield
 
@@ -218,6 +241,16 @@ def _plugin(token: str, up: int, guard: dict[str, Any]) -> Any:
             tell({"end": found[0] if found else ""})
 
     return Plugin()
+
+
+def _uncollected(result: Any, collector: Any) -> BaseException | None:
+    """What was raised where tests were collected."""
+    call = None if result.excinfo else getattr(result.get_result(), "call", None)
+    info = call.excinfo if call else None
+    error = result.excinfo[1] if result.excinfo else info and info.value
+    if isinstance(error, collector.CollectError):  # pytest's own, around an ImportError
+        error = error.__cause__ or error
+    return error
 
 
 Kept = dict[str, list[tuple[Any, str, Any, Any]]]

@@ -57,8 +57,8 @@ def grade(task: RepoTask, tree: Tree, *, sandbox: Sandbox) -> Verdict:
     change = between(task.tree, {**tree, **_pristine(task)})
     box = sandbox.start(BoxSpec(image=task.image, limits=LIMITS, whole=True))
     try:
-        if change.removed:
-            _must(box, ["rm", "-f", "--", *change.removed])
+        if gone := [path for path in change.removed if task.tree[path].kind != "dir"]:
+            _must(box, ["rm", "-f", "--", *gone])
         if change.written:
             box.put(change.written, at=TESTBED)
         script = spec.eval_script.encode()

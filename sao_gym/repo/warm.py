@@ -11,6 +11,7 @@ import base64
 import json
 import queue
 import struct
+import threading
 import time
 from typing import Any
 
@@ -39,6 +40,7 @@ class Warm:
         The sandbox stays its owner's to close.
         """
         self._sandbox, self._worker, self._workers = sandbox, worker, workers
+        self._closing = threading.Lock()
         self._free: queue.LifoQueue[_Server | None] = queue.LifoQueue()
         for _ in range(workers):
             self._free.put(None)
@@ -46,25 +48,28 @@ class Warm:
     def ask(self, plan: dict[str, Any], tree: Tree) -> dict[str, Any]:
         """The worker's answer to a plan, which it is given with the tree.
 
-        `timed_out` if there was none in time; `tampered` and `why` if what it ran ended the worker,
-        twice. An interpreter that was lost for another reason is replaced.
+        An interpreter that was lost, or does not answer, is replaced and asked once more. After the
+        second time it is what it ran: `timed_out` if there was no answer in time, else `tampered`
+        and `why`.
 
         Raises:
-            MachineryError: `engine` or `image`, no box can be had; `grader`, the worker itself
-                fails.
+            MachineryError: `engine` or `image`, no box can be had; `grader`, the worker fails twice
+                or cannot even run nothing.
         """
         server = self._free.get()
         try:
             for _ in range(2):  # lost by chance, or by what it ran
-                server = self._fresh(server)
-                answer = server.ask(plan, tree)
+                server = last = self._fresh(server)
+                answer = last.ask(plan, tree)
                 if answer is not None:
                     return answer
-                if server.late:
-                    return {"outcomes": {}, "timed_out": True}
-            server = self._fresh(server)
-            if server.ask(_NOTHING, {}) is None:
-                raise MachineryError("grader", f"the test runner does not answer: {server.why}")
+            if last.erred:
+                raise MachineryError("grader", f"the test runner: {last.why}")
+            server = probe = self._fresh(server)
+            if probe.ask(_NOTHING, {}) is None:
+                raise MachineryError("grader", f"the test runner does not answer: {probe.why}")
+            if last.late:
+                return {"outcomes": {}, "timed_out": True}
             return {
                 "outcomes": {},
                 "tampered": True,
@@ -79,10 +84,10 @@ class Warm:
 
     def close(self) -> None:
         """End what waits; runs under way are waited for. It can be used again."""
-        taken = [self._free.get() for _ in range(self._workers)]
-        for server in taken:
-            _close(server)
-            self._free.put(None)
+        with self._closing:  # two at once would each wait for what the other holds
+            for server in [self._free.get() for _ in range(self._workers)]:
+                _close(server)
+                self._free.put(None)
 
     def _fresh(self, server: _Server | None) -> _Server:
         """This one, or a new one if it cannot be used again."""
@@ -102,7 +107,7 @@ class _Server:
     """One interpreter."""
 
     def __init__(self, box: Box, worker: Any) -> None:
-        self.late = self.broken = False
+        self.late = self.erred = self.broken = False
         self.asked, self.why = 0, ""
         self.box = box
         try:
@@ -119,7 +124,7 @@ class _Server:
             raise
 
     def ask(self, plan: dict[str, Any], tree: Tree) -> dict[str, Any] | None:
-        """The answer to a plan; None if there is none: `late` and `why` tell more."""
+        """The answer to a plan; None if there is none: `late`, `erred` and `why` tell more."""
         self.asked += 1
         self.broken = True
         files = [
@@ -134,9 +139,8 @@ class _Server:
             self.late = isinstance(error, MachineryError) and error.kind == "timeout"
             self.why = str(error)
             return None
-        if "error" in answer:
-            raise MachineryError("grader", f"the test runner: {answer['error']}")
-        self.broken = "lost" in answer
+        self.erred, self.why = "error" in answer, str(answer.get("error", ""))
+        self.broken = self.erred or "lost" in answer
         return None if self.broken else answer
 
     def _asked(self, message: bytes, deadline: float) -> dict[str, Any]:

@@ -22,8 +22,6 @@ from sao_gym.sandboxes import owner
 from sao_gym.sandboxes.box import ENVIRONMENT, Boxes, SupervisedBox, source
 from sao_gym.sandboxes.local import LocalLink
 
-"""What the names of temporary folders begin with; the file `owner` in them says whose they are."""
-
 
 class ProcessSandbox:
     """`sao_gym.sandbox.Sandbox` without isolation."""

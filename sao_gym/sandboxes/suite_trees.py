@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from sao_gym.errors import MachineryError
 from sao_gym.sandbox import WORK
-from sao_gym.sandboxes.suite_trial import Trial, Wrong
+from sao_gym.sandboxes.suite_trial import Trial, Wrong, short
 from sao_gym.tree import Entry, Tree
 
 # What is there, told by a program that knows nothing of how it was written.
@@ -127,6 +127,24 @@ def not_files(trial: Trial) -> Wrong:
     return None if back == _files(file=b"") else _difference(_files(file=b""), back)
 
 
+def long_paths(trial: Trial) -> Wrong:
+    """Paths of up to 3000 bytes go in and out; longer ones are left out, and refused."""
+    box, at = trial.box(), f"{WORK}/long_paths"
+    tree = {"/".join(["d" * 99] * 30): Entry("file", b"x")}  # 30 names, 29 slashes: 2999 bytes
+    box.put(tree, at)
+    code = "import os\nfor _ in range(60): os.mkdir('d' * 100); os.chdir('d' * 100)\nopen('x', 'w')"
+    ran = box.run(["python3", "-c", code], seconds=20, cwd=at)
+    back = box.get(at)
+    box.run(["rm", "-rf", at], seconds=20)
+    if ran.code or back != tree:
+        return _difference(tree, back) if back != tree else "no deep folders: " + short(ran.output)
+    try:
+        box.put({"/".join(["d" * 99] * 30) + "/y": Entry("file")}, at)
+    except MachineryError as error:
+        return None if error.kind == "box" else f"{error.kind} instead of box: {error}"
+    return "a path of 3001 bytes was written"
+
+
 def too_large(trial: Trial) -> Wrong:
     """Above the limit a tree is refused, and nothing is sent; a missing folder is told."""
     box, at = trial.box(), f"{WORK}/too_large"
@@ -220,5 +238,6 @@ TREE_CASES: dict[str, Callable[[Trial], Wrong]] = {
     "tree_git_folders": git_folders,
     "tree_unreadable": unreadable,
     "tree_not_files": not_files,
+    "tree_long_paths": long_paths,
     "tree_too_large": too_large,
 }

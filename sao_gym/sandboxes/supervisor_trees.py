@@ -1,6 +1,9 @@
 """How the supervisor of a box reads and writes trees. Runs inside the box: see `supervisor`.
 
 >cBIQ  kind (f, l, d; e ends), executable, length of the path, length of the data; path, data
+
+Paths of more than `LONGEST` bytes below the folder are no part of a tree, in any kind of box: the
+system takes 4096 at once, together with the folder's own path.
 """
 
 from __future__ import annotations
@@ -15,6 +18,9 @@ from typing import Any
 
 TOO_LARGE, MISSING, DISK_FULL, BROKEN = 75, 76, 77, 78
 """How `get` and `put` end when they fail."""
+
+LONGEST = 3000
+"""Bytes of a path below the folder that is read or written."""
 
 _CHUNK = 1 << 18
 _ENTRY = struct.Struct(">cBIQ")
@@ -39,7 +45,10 @@ def guarded(work: Any, write: int) -> int:
 
 
 def read_tree(at: str, limit: int, write: int) -> None:
-    """Send every entry below a folder, without `.git`; nothing if it is above `limit` bytes."""
+    """Send every entry below a folder; nothing if it is above `limit` bytes.
+
+    Left out are `.git`, what is neither a file, a link nor a folder, and paths above `LONGEST`.
+    """
     root = os.fsencode(at)
     if not os.path.isdir(root):
         raise LookupError
@@ -54,6 +63,8 @@ def read_tree(at: str, limit: int, write: int) -> None:
             found.append((path, b"d", 0))
         for name in names:
             inner = os.path.join(path, name)
+            if len(inner) > LONGEST:
+                continue
             info = os.lstat(os.path.join(root, inner))
             if stat.S_ISDIR(info.st_mode):
                 stack.append(inner)
@@ -88,7 +99,10 @@ def _open_up(path: bytes, bits: int) -> None:
 
 
 def write_tree(at: str, payload: bytes) -> None:
-    """Write the entries of `payload` below a folder; what is in the way is replaced."""
+    """Write the entries of `payload` below a folder; what is in the way is replaced.
+
+    Raises OSError; of a path above `LONGEST`, too, which `read_tree` would leave out.
+    """
     root = os.fsencode(at)
     os.makedirs(root, exist_ok=True)
     made, start = {root}, 0
@@ -98,6 +112,8 @@ def write_tree(at: str, payload: bytes) -> None:
         path = payload[start : start + path_size]
         data = memoryview(payload)[start + path_size : start + path_size + size]
         start += path_size + size
+        if path_size > LONGEST:
+            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), os.fsdecode(path))
         folder = root
         for part in path.split(b"/")[:-1]:
             folder = os.path.join(folder, part)
