@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 from sandbox_kinds import KINDS, eventually, owned_by, usable
@@ -220,9 +221,30 @@ def test_auto_takes_the_best_that_works_and_says_why(broken: tuple[str, ...], mo
         open_sandbox("docker")
 
 
+def test_auto_leaves_an_engine_that_answers_and_runs_nothing(monkeypatch) -> None:
+    monkeypatch.setattr(docker, "remove_dead", lambda _: 0)
+    for part in (docker, base_image, bubblewrap):
+        monkeypatch.setattr(part, "unusable", lambda: None)
+    engine = Named("docker", works=False)
+    monkeypatch.setattr(docker, "DockerSandbox", lambda run: engine)
+    monkeypatch.setattr(bubblewrap, "BubblewrapSandbox", lambda: Named("bubblewrap"))
+    chosen = open_sandbox("auto")
+    assert chosen.isolation == "bubblewrap: a double; docker was not taken: it runs nothing"
+    assert engine.closed
+
+
 class Named:
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, works: bool = True) -> None:
         self.name, self.isolation = name, f"{name}: a double"
+        self.works, self.closed = works, False
+
+    def start(self, spec: BoxSpec):
+        if not self.works:
+            raise MachineryError("engine", "it runs nothing")
+        return SimpleNamespace(close=lambda: None)
+
+    def close(self) -> None:
+        self.closed = True
 
 
 def test_a_failed_case_is_the_exit_code(capsys) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import Literal
 
-from sao_gym.errors import InputError
-from sao_gym.sandbox import Sandbox
+from sao_gym.errors import InputError, MachineryError
+from sao_gym.sandbox import BoxSpec, Sandbox
 
 Kind = Literal["auto", "docker", "bubblewrap", "process"]
 
@@ -14,8 +14,8 @@ Kind = Literal["auto", "docker", "bubblewrap", "process"]
 def open_sandbox(name: Kind = "auto", *, run: str = "") -> Sandbox:
     """A sandbox of this kind; what dead owners left is removed first.
 
-    `auto`: Docker if an engine answers and the image `base` can be had, else bubblewrap if it
-    works, else plain processes; `isolation` tells the choice and its reason. `run` marks what is
+    `auto`: Docker if an engine runs a box of the image `base`, else bubblewrap if it works, else
+    plain processes; `isolation` tells the choice and its reason. `run` marks what is
     started (default: the time).
 
     Raises:
@@ -34,17 +34,29 @@ def open_sandbox(name: Kind = "auto", *, run: str = "") -> Sandbox:
 
 
 def _best(run: str) -> Sandbox:
-    why = []
+    why: list[str] = []
     for name in ("docker", "bubblewrap"):
         reason = _unusable(name, with_base=True)
         if reason is None:
-            break
+            sandbox = _opened(name, run)
+            reason = _fails(sandbox)
+            if reason is None:
+                break
+            sandbox.close()
         why.append(f"{name} was not taken: {reason}")
     else:
-        name = "process"
-    sandbox = _opened(name, run)
+        sandbox = _opened("process", run)
     sandbox.isolation = "; ".join((sandbox.isolation, *why))
     return sandbox
+
+
+def _fails(sandbox: Sandbox) -> str | None:
+    """Why no box can be started: an engine that answers may still not run anything."""
+    try:
+        sandbox.start(BoxSpec()).close()
+    except MachineryError as error:
+        return str(error)
+    return None
 
 
 def _unusable(name: str, *, with_base: bool = False) -> str | None:
