@@ -30,15 +30,7 @@ def work(plan: dict[str, Any]) -> dict[str, Any]:
     pid, up, down = tools.child()
     if pid == 0:
         _tell(down, _all(folder, plan["modules"]))
-    said = bytearray()
-
-    def heard(data: bytes) -> None:
-        if len(said) < _MOST:
-            said.extend(data)
-
-    status = tools.follow(pid, up, plan["seconds"], heard)
-    os.close(up)
-    os.close(down)
+    status, said = tools.listen(pid, up, down, plan["seconds"], _MOST)
     if status is None:
         return {"why": f"the tests did not end within {plan['seconds']:g} s"}
     try:

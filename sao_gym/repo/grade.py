@@ -190,7 +190,6 @@ def _grader(task: RepoTask) -> dict[str, Entry]:
     return {
         **{path: Entry("file", data) for path, data in files.items()},
         _INI: Entry("file", ini),
-        _TREE: Entry("dir"),
         _OUT: Entry("dir"),
     }
 

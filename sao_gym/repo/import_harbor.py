@@ -34,7 +34,7 @@ from sao_gym.repo import swe
 from sao_gym.repo.grade import box_of, is_test_file, run_tests
 from sao_gym.repo.import_swebench import Imported
 from sao_gym.repo.task import RepoTask
-from sao_gym.sandbox import WORK, Box, BoxSpec, Sandbox
+from sao_gym.sandbox import WORK, Box, Sandbox
 from sao_gym.sandboxes import images
 from sao_gym.tree import Entry, Patch, Tree, apply, between, read_folder
 
@@ -154,7 +154,7 @@ def _inside(image: str, sandbox: Sandbox) -> Start:
     workdir = posixpath.normpath(images.workdir(image))
     if workdir == "/":
         raise InputError(f"image {image}: its working directory is /; name a folder (WORKDIR)")
-    box = sandbox.start(BoxSpec(image=image, whole=True, limits=swe.LIMITS))
+    box = sandbox.start(swe.as_made(image))
     try:
         return Start(workdir, _got(box, workdir), image)
     finally:

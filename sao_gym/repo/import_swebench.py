@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from sao_gym.errors import InputError, MachineryError
 from sao_gym.repo import swe
 from sao_gym.repo.task import RepoTask
-from sao_gym.sandbox import Box, BoxSpec, Sandbox
+from sao_gym.sandbox import Box, Sandbox
 from sao_gym.tree import Entry, Patch, between
 
 SECONDS = 1800.0
@@ -88,7 +88,7 @@ def task_of(instance: Mapping[str, Any], sandbox: Sandbox) -> RepoTask:
     expected = [*instance["FAIL_TO_PASS"], *instance["PASS_TO_PASS"]]
     if ours and not all("::" in name for name in expected):
         raise InputError(f"no field {ours[0]!r}, and its test names are no pytest node ids")
-    box = sandbox.start(BoxSpec(image=str(instance["image"]), limits=swe.LIMITS, whole=True))
+    box = sandbox.start(swe.as_made(str(instance["image"])))
     try:
         tree = box.get(swe.TESTBED, limit=_LARGEST)
         tests = _changed(box, tree, instance["test_patch"], "test_patch")

@@ -41,7 +41,7 @@ def work(plan: dict[str, Any]) -> dict[str, Any]:
     """
     root = os.path.abspath(plan["root"])
     deadline = time.monotonic() + plan["seconds"]
-    before = stamps(root, plan["watched"])
+    before = tools.stamps(root, plan["watched"])
     outcomes: dict[str, list[Any]] = {}
     compiled = [(path, *_compiled(root, path)) for path in plan["modules"]]
     for path, code, functions, why in compiled:
@@ -57,22 +57,10 @@ def work(plan: dict[str, Any]) -> dict[str, Any]:
                 continue
             limit = min(plan["each"], left)
             outcomes[full] = _attempt(root, path, code, name, original, limit)
-            if stamps(root, plan["watched"]) != before:
+            if tools.stamps(root, plan["watched"]) != before:
                 outcomes[full] = [False, "a test file was changed while the test ran"]
                 return {"outcomes": outcomes, "timed_out": False, "tampered": True}
     return {"outcomes": outcomes, "timed_out": time.monotonic() >= deadline}
-
-
-def stamps(root: str, paths: list[str]) -> list[Any]:
-    """What changes if a file is written, replaced or removed, even to the same content."""
-    found: list[Any] = []
-    for path in paths:
-        try:
-            now = os.lstat(os.path.join(root, path))
-            found.append((now.st_ino, now.st_mode, now.st_size, now.st_mtime_ns, now.st_ctime_ns))
-        except OSError:
-            found.append(None)
-    return found
 
 
 def _compiled(root: str, path: str) -> tuple[types.CodeType | None, dict[str, Any], str]:

@@ -17,7 +17,7 @@ test is killed before the next one begins.
 With `serve` nothing is signed: only the parent has the pipe that the answers go through.
 
 The worker is a file that defines `work(plan) -> dict`. This file stands alone and is never imported
-in a box; the functions without an underscore are handed to the worker as `tools`.
+in a box; the worker is handed `child`, `follow`, `listen` and `stamps` as `tools`.
 """
 
 from __future__ import annotations
@@ -111,9 +111,7 @@ def _fork_worker(code: types.CodeType, *, quiet: bool = False) -> tuple[int, int
         os.dup2(nowhere, 2)
         os.close(nowhere)
     prctl(_SUBREAPER, 1)
-    tools = types.SimpleNamespace(
-        dumpable=dumpable, sweep=sweep, follow=follow, child=child, write_files=write_files
-    )
+    tools = types.SimpleNamespace(child=child, follow=follow, listen=listen, stamps=stamps)
     space: dict[str, Any] = {"__name__": "worker", "tools": tools}
     exec(code, space)
     try:
@@ -254,6 +252,35 @@ def follow(pid: int, up: int, seconds: float, heard: Any) -> int | None:
     return status if status is None or status >= 0 else 128 - status
 
 
+def listen(pid: int, up: int, down: int, seconds: float, most: int) -> tuple[int | None, bytes]:
+    """`follow` a child to its end, close both descriptors; its status, and what it said.
+
+    Above `most` bytes, to the part, the rest is dropped.
+    """
+    said = bytearray()
+
+    def heard(data: bytes) -> None:
+        if len(said) < most:
+            said.extend(data)
+
+    status = follow(pid, up, seconds, heard)
+    os.close(up)
+    os.close(down)
+    return status, bytes(said)
+
+
+def stamps(root: str, paths: list[str]) -> list[Any]:
+    """What changes if a file is written, replaced or removed, even to the same content."""
+    found: list[Any] = []
+    for path in paths:
+        try:
+            now = os.lstat(os.path.join(root, path))
+            found.append((now.st_ino, now.st_mode, now.st_size, now.st_mtime_ns, now.st_ctime_ns))
+        except OSError:
+            found.append(None)
+    return found
+
+
 def sweep() -> None:
     """Kill every descendant of this process and wait for the last one."""
     deadline = time.monotonic() + 10
@@ -292,13 +319,13 @@ def _written(files: list[list[Any]], folder: str) -> str:
     """Write the files below a new folder; why they cannot be written, "" if they were."""
     os.mkdir(folder)
     try:
-        write_files(files, folder)
+        _write_files(files, folder)
     except OSError as error:  # a name that is too long, a disk that is full
         return f"the tree cannot be written: {error.strerror}"
     return ""
 
 
-def write_files(files: list[list[Any]], folder: str) -> None:
+def _write_files(files: list[list[Any]], folder: str) -> None:
     """Write `[path, kind, data in base64, executable]` below a folder."""
     for path, kind, data, executable in files:
         here = os.path.join(folder, path)

@@ -49,39 +49,20 @@ def work(plan: dict[str, Any]) -> dict[str, Any]:
         os.path.join(root, path): _functions(os.path.join(root, path)) for path in plan["watched"]
     }
     token = os.urandom(16).hex()
-    before = _stamps(root, plan["watched"])
+    before = tools.stamps(root, plan["watched"])
     pid, up, down = tools.child()
     if pid == 0:
         _run(up, down, root, plan, known)
     os.write(down, token.encode())
-    said = bytearray()
-
-    def heard(data: bytes) -> None:
-        if len(said) < _MOST:
-            said.extend(data)
-
-    status = tools.follow(pid, up, plan["seconds"], heard)
-    os.close(up)
-    os.close(down)
-    answer = _judged(bytes(said), token)
+    status, said = tools.listen(pid, up, down, plan["seconds"], _MOST)
+    answer = _judged(said, token)
     if status is None:
         return answer | {"timed_out": True}
-    if _stamps(root, plan["watched"]) != before:
+    if tools.stamps(root, plan["watched"]) != before:
         answer |= {"tampered": True, "why": "a test file was changed while the tests ran"}
     elif not answer.pop("ended"):
         answer |= {"tampered": True, "why": f"pytest was left before its end, with status {status}"}
     return answer
-
-
-def _stamps(root: str, paths: list[str]) -> list[Any]:
-    found: list[Any] = []
-    for path in paths:
-        try:
-            now = os.lstat(os.path.join(root, path))
-            found.append((now.st_ino, now.st_mode, now.st_size, now.st_mtime_ns, now.st_ctime_ns))
-        except OSError:
-            found.append(None)
-    return found
 
 
 def _judged(said: bytes, token: str) -> dict[str, Any]:

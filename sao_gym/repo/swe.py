@@ -31,6 +31,11 @@ ACTIVATE = f"if [ -r {CONDA} ]; then . {CONDA} testbed; fi"
 LIMITS = BoxLimits(memory=4 << 30, processes=1024, disk=2 << 30, output=32 << 20, cpus=2.0)
 
 
+def as_made(image: str) -> BoxSpec:
+    """An image of somebody else, run as it was made."""
+    return BoxSpec(image=image, limits=LIMITS, whole=True)
+
+
 def harness() -> Any:
     """The two modules of `swebench` that judge. Raises InputError if they cannot be imported."""
     try:
@@ -55,7 +60,7 @@ def grade(task: RepoTask, tree: Tree, *, sandbox: Sandbox) -> Verdict:
     grading, utils = harness()
     spec = spec_of(utils, task)
     change = between(task.tree, {**tree, **_pristine(task)})
-    box = sandbox.start(BoxSpec(image=task.image, limits=LIMITS, whole=True))
+    box = sandbox.start(as_made(task.image))
     try:
         if gone := [path for path in change.removed if task.tree[path].kind != "dir"]:
             _must(box, ["rm", "-f", "--", *gone])

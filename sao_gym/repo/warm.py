@@ -112,8 +112,8 @@ class _Server:
         self.box = box
         try:
             modules = {"parent.py": source(runner_parent), "worker.py": source(worker)}
-            box.put({name: Entry("file", text) for name, text in modules.items()})
-            box.put({_FOLDER: Entry("dir")})
+            files = {name: Entry("file", text) for name, text in modules.items()}
+            box.put({**files, _FOLDER: Entry("dir")})
             # not -I, which would ignore PYTHONHASHSEED; the environment is ours
             command = ["python3", "-s", "-S", "-B", "../parent.py", "../worker.py", "serve"]
             self._held = box.hold(
